@@ -1,0 +1,1 @@
+"""An asyncio-native engine that runs and serves causal language models on PyTorch."""

@@ -1,0 +1,1 @@
+"""Scheduling and KV bookkeeping in pure Python: policy without tensors."""

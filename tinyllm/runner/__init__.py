@@ -1,0 +1,1 @@
+"""The physical KV cache, batch building, the model's step and sampling."""
