@@ -1,0 +1,51 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+from tests import checkpoints
+
+
+def _checkpoint(name: str) -> Path:
+    try:
+        return checkpoints.checkpoint(name)
+    except (OSError, ImportError) as error:  # no npm, no transformers: only CI must have them
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"{name} cannot be made here: {type(error).__name__}")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Real SmolLM2-135M-Instruct, as transformers wrote it."""
+    return _checkpoint(checkpoints.SMOLLM2)
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """The Q4_1 GGUF file that SmolLM2's weights come from."""
+    return _checkpoint(checkpoints.SMOLLM2_GGUF)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> Path:
+    """A random Llama with llama3 rope, shards, an untied head and two EOS ids."""
+    return _checkpoint("tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen2() -> Path:
+    """A random Qwen2: QKV bias, tied head."""
+    return _checkpoint("tiny-qwen2")
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3() -> Path:
+    """A random Qwen3: q/k norm, explicit head_dim, the real Qwen3 tokenizer."""
+    return _checkpoint("tiny-qwen3")
