@@ -21,7 +21,7 @@ class EngineConfig(BaseModel):
     Sizes are in bytes, times in seconds, lengths in tokens.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     # The model and where its files come from.
     model: str | None = None
@@ -35,7 +35,9 @@ class EngineConfig(BaseModel):
     offline: bool = False
     """Never use the network; also set by ``HF_HUB_OFFLINE=1``."""
     chat_template: str | None = None
-    """Chat template source that replaces the model's own."""
+    """A Jinja file, or the template itself, in place of the model's own."""
+    progress: bool = True
+    """Show progress bars on standard error while fetching and loading."""
 
     # How it is run.
     dtype: DType = "auto"

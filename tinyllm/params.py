@@ -77,7 +77,7 @@ class SamplingParams(BaseModel):
     `InvalidRequestError`, with ``param`` naming the field, on a wrong name, type or value.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     n: int = Field(1, strict=True, ge=1, le=MAX_CHOICES)
     """Number of answers to one prompt; the prompt is computed once."""

@@ -1,0 +1,70 @@
+"""``tinyllm``: picks the command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from tinyllm.errors import ConfigError, InvalidRequestError, TinyLLMError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: Final = {
+    "chat": "talk to a model in the terminal",
+    "generate": "complete a prompt",
+    "tokenize": "show the tokens of a text",
+    "inspect": "say what a model is and what it needs, without loading it",
+    "pull": "fetch a model ahead of time",
+    "convert": "turn a GGUF file into a safetensors directory",
+}
+"""Command -> one line of help. Each lives in the module of its name."""
+
+EXIT_FAULT: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 fault, 2 wrong use, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(arguments).parse_args(arguments)
+    try:
+        code = _command(args.command).run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAULT
+    except TinyLLMError as error:
+        print(f"tinyllm {args.command}: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, (ConfigError, InvalidRequestError)) else EXIT_FAULT
+    return int(code)
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser; of the commands only the one that is called is imported."""
+    from importlib.metadata import version
+
+    parser = argparse.ArgumentParser(
+        prog="tinyllm", description="Run and serve language models. Without --model: SmolLM2-135M-Instruct."
+    )
+    parser.add_argument("--version", action="version", version=f"tinyllm {version('tinyllm')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    called = next((word for word in arguments if not word.startswith("-")), None)
+    for name, line in COMMANDS.items():
+        if name == called:
+            _command(name).add_parser(commands)
+        else:
+            commands.add_parser(name, help=line)
+    return parser
+
+
+def _command(name: str) -> ModuleType:
+    return importlib.import_module(f"tinyllm.cli.{name}")

@@ -1,0 +1,98 @@
+"""Flags made from the fields of a pydantic model, so that an option is declared once."""
+
+from __future__ import annotations
+
+import argparse
+import types
+import typing
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tinyllm.config import EngineConfig
+from tinyllm.errors import ConfigError
+from tinyllm.params import SamplingParams
+
+__all__ = ["add_engine_options", "add_sampling_options", "engine_config", "sampling_params"]
+
+NOT_ON_THE_COMMAND_LINE = {"logits_processors", "hub_token"}
+"""A Python callable cannot be typed, and a secret must not be: it would show in the process list."""
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every field of `EngineConfig`."""
+    _add_options(parser.add_argument_group("engine"), EngineConfig)
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every field of `SamplingParams`."""
+    _add_options(parser.add_argument_group("sampling"), SamplingParams)
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """Return the config of the flags that were given. Raises `ConfigError`."""
+    return EngineConfig(**_given(args, EngineConfig))
+
+
+def sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
+    """Return the params of the flags that were given, else of ``defaults``. Raises `InvalidRequestError`."""
+    values = defaults | _given(args, SamplingParams)
+    if "logit_bias" in values:
+        values["logit_bias"] = dict(_token_bias(entry) for entry in values["logit_bias"])
+    return SamplingParams(**values)
+
+
+def _add_options(group: argparse._ArgumentGroup, model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        if name not in NOT_ON_THE_COMMAND_LINE:
+            _add_option(group, name, field)
+
+
+def _add_option(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+    flag = "--" + name.replace("_", "-")
+    text = (field.description or "").replace("``", "").replace("%", "%%")
+    default = field.get_default()
+    if default not in (None, (), ""):
+        text += f" (default: {default})"
+    options: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
+    kind = _plain(field.annotation)
+    if kind is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+    elif get_origin(kind) is Literal:
+        group.add_argument(flag, choices=get_args(kind), **options)
+    elif get_origin(kind) is tuple:
+        element = _plain(get_args(kind)[0])
+        group.add_argument(flag, action="append", type=element, metavar=_metavar(element), **options)
+    elif get_origin(kind) is dict:
+        group.add_argument(flag, action="append", metavar="ID=VALUE", **options)
+    else:
+        group.add_argument(flag, type=kind, metavar=_metavar(kind), **options)
+
+
+def _plain(annotation: Any) -> Any:
+    """Strip ``Annotated[...]`` and ``| None`` from a type."""
+    if get_origin(annotation) is typing.Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return _plain(next(part for part in get_args(annotation) if part is not type(None)))
+    return annotation
+
+
+def _metavar(kind: type) -> str:
+    return {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
+
+
+def _given(args: argparse.Namespace, model: type[BaseModel]) -> dict[str, Any]:
+    names: Collection[str] = model.model_fields
+    return {name: value for name, value in vars(args).items() if name in names}
+
+
+def _token_bias(entry: str) -> tuple[str, float]:
+    token_id, _, value = entry.partition("=")
+    try:
+        return token_id, float(value)
+    except ValueError:
+        raise ConfigError(f"--logit-bias takes ID=VALUE, such as 42=-100 (got {entry!r})") from None
