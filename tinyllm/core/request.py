@@ -53,7 +53,7 @@ class StreamCredit:
         return self.capacity - (self.sent - self.read)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Request:
     """One sequence. ``n`` answers to one prompt are n requests that share a ``leader`` and a stream.
 
@@ -78,6 +78,8 @@ class Request:
     """When it ends with a timeout if it never ran."""
     cache_salt: str = ""
     """Namespace of the prefix cache: only requests with the same salt share blocks."""
+    bad_word_token_ids: tuple[tuple[int, ...], ...] = ()
+    """``params.bad_words`` as token ids: the last of each is not sampled where the output ends with the rest."""
     index: int = 0
     """Which of ``n`` answers."""
     leader: Request | None = None
