@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from tinyllm.artifacts.config_json import parse_config
 from tinyllm.artifacts.files import MIB, ModelDirectory
 from tinyllm.artifacts.generation_config import parse_sampling_defaults, union_of_eos
-from tinyllm.artifacts.json_file import MAX_JSON_BYTES, Fields, parse_object
+from tinyllm.artifacts.json_file import MAX_JSON_BYTES, Fields, parse_object, shorten
 from tinyllm.artifacts.model import ModelArtifacts, ModelConfig, TokenizerSource
 from tinyllm.artifacts.safetensors import SINGLE_FILE, Checkpoint, SafetensorsWeights, read_checkpoint
 from tinyllm.artifacts.templates import read_chat_templates
@@ -114,8 +114,8 @@ def pickled_weights(directory: ModelDirectory) -> list[str]:
 def _no_weights(directory: ModelDirectory) -> UnsupportedModelError | ModelNotFoundError:
     if pickled := pickled_weights(directory):
         return UnsupportedModelError(
-            f"the weights are Python pickles only ({pickled[0][:100]}); opening one can run code, so tinyllm "
-            "never does: use a revision with safetensors files, or convert it with transformers' "
+            f"the weights are pickles only, such as {shorten(pickled[0])}; opening one can run code, so "
+            "tinyllm never does: use a revision with safetensors files, or convert it with transformers' "
             "save_pretrained"
         )
     if any(name.endswith(".gguf") for name in directory.names()):

@@ -70,19 +70,20 @@ def fetch(
     offline: bool = False,
     progress: bool = True,
 ) -> Location:
-    """Say what ``model`` means (a directory, else a GGUF file, else a Hub id), and fetch it if it is the Hub's.
+    """Say what ``model`` means (a directory, else a GGUF file, else a Hub id), and fetch what is the Hub's.
 
     Nothing is checked yet. Raises `ModelNotFoundError` naming the accepted forms, or as the Hub does.
     """
-    path = Path(os.path.expanduser(model))
-    if os.path.isdir(path):
+    expanded = os.path.expanduser(model)
+    path = Path(expanded)
+    if os.path.isdir(expanded):
         _refuse_revision(revision)
         return Location("directory", path.resolve().name or "model", path)
     is_gguf = path.suffix.lower() == ".gguf"
-    if is_gguf and os.path.isfile(path):
+    if is_gguf and os.path.isfile(expanded):
         _refuse_revision(revision)
         return Location("gguf", path.name, path)
-    if is_gguf or os.path.exists(path) or len(model) > _MAX_REPO_ID or not _REPO_ID.fullmatch(model):
+    if is_gguf or os.path.exists(expanded) or len(model) > _MAX_REPO_ID or not _REPO_ID.fullmatch(model):
         raise ModelNotFoundError(
             f"there is no model {model[:100]!r}: give a directory with config.json and safetensors files, "
             "the path of a .gguf file, a Hub id such as org/name, or nothing for the demo model"

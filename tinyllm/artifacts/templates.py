@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tinyllm.artifacts.files import MIB, ModelDirectory
@@ -17,6 +17,8 @@ TEMPLATE_FOLDERS: Final = ("additional_chat_templates", "chat_templates")
 _CONFIG_FILE: Final = "tokenizer_config.json"
 _MAX_BYTES: Final = MIB
 _MAX_TEMPLATES: Final = 32
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_TEMPLATE: Final = re.compile(r".+/([\w.-]{1,100})\.jinja", re.ASCII)
 
 
 def read_chat_templates(directory: ModelDirectory, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
@@ -27,8 +29,8 @@ def read_chat_templates(directory: ModelDirectory, tokenizer_config: Mapping[str
     templates = _inline(tokenizer_config.get("chat_template"))
     for folder in TEMPLATE_FOLDERS:
         for name in directory.names(folder):
-            if name.endswith(".jinja") and (file := directory.find(name)):
-                templates[PurePosixPath(name).stem] = file.read_text(_MAX_BYTES)
+            if (match := _TEMPLATE.fullmatch(name)) and (file := directory.find(name)):
+                templates[match[1]] = file.read_text(_MAX_BYTES)
                 _check_count(templates, folder)
     if file := directory.find(TEMPLATE_FILE):
         templates["default"] = file.read_text(_MAX_BYTES)
@@ -55,6 +57,8 @@ def _inline(value: Any) -> dict[str, str]:
             raise CheckpointError(f"chat_template {shorten(name)} is there twice", file=_CONFIG_FILE)
         if len(source) > _MAX_BYTES:
             raise CheckpointError(f"chat_template has over {_MAX_BYTES:,} characters", file=_CONFIG_FILE)
+        if _SURROGATE.search(source) or _SURROGATE.search(name):
+            raise CheckpointError("chat_template has half of a surrogate pair", file=_CONFIG_FILE)
         templates[name] = source
         _check_count(templates, _CONFIG_FILE)
     return templates
