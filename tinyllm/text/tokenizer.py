@@ -1,0 +1,263 @@
+"""`Tokenizer`: text to token ids and back, from whatever files the model has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import tokenizers
+from tokenizers import processors
+
+from tinyllm.errors import InvalidRequestError, TinyLLMError, TokenizerError
+from tinyllm.text.decoders import StreamingDecoder, plan_decoder
+
+if TYPE_CHECKING:
+    from tinyllm.artifacts.model import ModelArtifacts, TokenizerSource
+
+__all__ = ["Tokenizer", "eos_token_ids", "load_tokenizer"]
+
+MAX_FILE_BYTES: Final = 128 << 20
+MAX_TOKEN_ID: Final = 2**32 - 1
+
+_SPECIAL_NAMES: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+class Tokenizer:
+    """Text to token ids and back, equal to what ``transformers`` gives for the same files.
+
+    Thread-safe: nothing changes after it is made.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
+        """Wrap ``backend``, which is finished: its added tokens and its post-processor are in place."""
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._plan = plan_decoder(backend.decoder.__getstate__() if backend.decoder else None)
+        added = backend.get_added_tokens_decoder()
+        self.special_tokens: dict[str, str] = dict(special_tokens)
+        """Names to texts, such as ``bos_token`` to ``<s>``: what chat templates see."""
+        self.special_token_ids: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
+        """Ids whose text is left out by ``skip_special_tokens``."""
+        self._special_texts = {i: token.content for i, token in added.items() if token.special}
+        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the largest id it can produce."""
+        self.bos_token_id: int | None = self._id_of("bos_token")
+        self.eos_token_id: int | None = self._id_of("eos_token")
+        self._adds_bos = self._finds_added_bos()
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of ``text``. Text that spells a special token becomes that token.
+
+        With ``add_special_tokens`` the tokens that the tokenizer itself puts around a text are there; when
+        that is BOS, and the text already begins with BOS, there is still only one. Text that a chat template
+        made has its special tokens in it: use `encode_chat`. Raises `InvalidRequestError` if ``text`` is not
+        Unicode text (a lone surrogate).
+        """
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"text must be a string, not {type(text).__name__}.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"The text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}; "
+                "it is not valid Unicode."
+            ) from None
+        with _contained(InvalidRequestError, "The tokenizer failed on this text"):
+            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        if add_special_tokens and self._adds_bos and ids[:2] == [self.bos_token_id] * 2:
+            return ids[1:]
+        return ids
+
+    def encode_chat(self, text: str) -> list[int]:
+        """Return the token ids of text that a chat template rendered: nothing is added to it."""
+        return self.encode(text, add_special_tokens=False)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ``token_ids``; ids that stand for no token have no text.
+
+        Raises `InvalidRequestError` when one is not an integer from 0 to 2**32 - 1.
+        """
+        ids = list(token_ids)
+        for token_id in ids:
+            if type(token_id) is not int or not 0 <= token_id <= MAX_TOKEN_ID:
+                raise InvalidRequestError(f"{token_id!r:.40} is not a token id.")
+        with _contained(InvalidRequestError, "The tokenizer failed on these token ids"):
+            return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def token(self, token_id: int) -> str:
+        """Return the text of one token alone, as shown to people: broken characters show as U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the exact bytes that one token stands for; none when there is no such token."""
+        if (special := self._special_texts.get(token_id)) is not None:
+            return special.encode()
+        piece = self.piece(token_id)
+        return b"" if piece is None else self._plan.token_bytes(piece)
+
+    def piece(self, token_id: int) -> str | None:
+        """Return the token as the vocabulary spells it, such as ``Ġthe`` or ``▁the``; None: no such token."""
+        return self._backend.id_to_token(token_id) if 0 <= token_id <= MAX_TOKEN_ID else None
+
+    def start_decoding(self) -> StreamingDecoder:
+        """Begin a text that is decoded `piece` by `piece`; see `IncrementalDetokenizer`."""
+        return self._plan.start()
+
+    def save(self, directory: Path) -> None:
+        """Write ``tokenizer.json`` and ``tokenizer_config.json``, which ``transformers`` and this read."""
+        self._backend.save(str(directory / "tokenizer.json"))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        text = json.dumps(config | self.special_tokens, ensure_ascii=False, indent=2)
+        (directory / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    def _id_of(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        return None if text is None else self._backend.token_to_id(text)
+
+    def _finds_added_bos(self) -> bool:
+        if self.bos_token_id is None:
+            return False
+        plain, full = (self._backend.encode("a", add_special_tokens=added).ids for added in (False, True))
+        return full[:1] == [self.bos_token_id] and plain[:1] != [self.bos_token_id]
+
+
+def load_tokenizer(source: TokenizerSource) -> Tokenizer:
+    """Read a tokenizer from ``tokenizer.json``, a SentencePiece model or GGUF metadata.
+
+    Raises `TokenizerError` when its files are damaged, `UnsupportedModelError` when they are of a kind that
+    is not supported.
+    """
+    with _contained(TokenizerError, "The tokenizer's files are damaged"):
+        config: Mapping[str, Any] = source.config
+        if source.kind == "gguf":
+            from tinyllm.text.gguf_vocabulary import build_tokenizer
+
+            if source.vocabulary is None:
+                raise TokenizerError("The GGUF file has no tokenizer (tokenizer.ggml.tokens).")
+            backend = build_tokenizer(source.vocabulary, config)
+        elif source.kind == "sentencepiece":
+            from tinyllm.text.sentencepiece import read_sentencepiece
+
+            backend, named = read_sentencepiece(_read(source.path))
+            config = {**named, **config}
+        else:
+            backend = tokenizers.Tokenizer.from_buffer(_read(source.path))
+        special_tokens = _special_tokens(config)
+        _add_tokens(backend, config, special_tokens)
+        _set_bos_and_eos(backend, config, special_tokens)
+        backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
+        return Tokenizer(backend, special_tokens)
+
+
+def eos_token_ids(artifacts: ModelArtifacts, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """Return every id that ends a text: of ``config.json``, ``generation_config.json`` and the tokenizer."""
+    own = () if tokenizer is None or tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    return frozenset(artifacts.eos_token_ids) | frozenset(own)
+
+
+def _read(path: Path | None) -> bytes:
+    """Read a tokenizer file whole, if it is of a sane size."""
+    if path is None or not path.is_file():
+        raise TokenizerError("The tokenizer's file is missing.")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise TokenizerError(f"{path.name}: cannot be read ({error.strerror}).") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise TokenizerError(f"{path.name}: larger than {MAX_FILE_BYTES >> 20} MiB; this is no tokenizer.")
+    return data
+
+
+def _text_of(token: object) -> str | None:
+    """Return the text of a token in ``tokenizer_config.json``: a string, or an object with ``content``."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if text is not None and not isinstance(text, str):
+        raise TokenizerError(
+            f"tokenizer_config.json: a special token must be text, not {type(text).__name__}."
+        )
+    return text
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    texts = {name: _text_of(config.get(name)) for name in _SPECIAL_NAMES}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _added_token(token: object, *, special: bool) -> tokenizers.AddedToken:
+    """Make an added token of its description; its ``special`` is true if it says so or ``special`` is."""
+    flags: Mapping[str, Any] = token if isinstance(token, Mapping) else {}
+    special = special or bool(flags.get("special", False))
+    return tokenizers.AddedToken(
+        _text_of(token) or "",
+        special=special,
+        normalized=bool(flags.get("normalized", not special)),
+        **{name: bool(flags.get(name, False)) for name in ("single_word", "lstrip", "rstrip")},
+    )
+
+
+def _add_tokens(
+    backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> None:
+    """Add the tokens that ``tokenizer_config.json`` names and the tokenizer does not have yet."""
+    declared = config.get("added_tokens_decoder") or {}
+    in_order = [declared[key] for key in sorted(declared, key=int)]
+    wanted = [_added_token(token, special=_text_of(token) in special_tokens.values()) for token in in_order]
+    known = {token.content: repr(token) for token in backend.get_added_tokens_decoder().values()}
+    missing = [token for token in wanted if token.content and known.get(token.content) != repr(token)]
+    seen = {*known, *(token.content for token in missing)}
+    more = [config.get(name) for name in special_tokens]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        extra = config.get(name) or []
+        more += list(extra.values() if isinstance(extra, Mapping) else extra)
+    for token in more:
+        text = _text_of(token)
+        if text and text not in seen:
+            missing.append(_added_token(token, special=True))
+            seen.add(text)
+    if missing:
+        backend.add_tokens(missing)
+
+
+def _set_bos_and_eos(
+    backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> None:
+    """Put BOS and EOS around a text as the config says; if it says nothing, ``tokenizer.json`` rules."""
+    if "add_bos_token" not in config and "add_eos_token" not in config and backend.post_processor is not None:
+        return
+    bos = special_tokens.get("bos_token") if config.get("add_bos_token") else None
+    eos = special_tokens.get("eos_token") if config.get("add_eos_token") else None
+    around = [token for token in (bos, eos) if token is not None]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*([bos] if bos else []), "$A", *([eos] if eos else [])],
+        pair=None,
+        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(around)],
+    )
+
+
+@contextmanager
+def _contained(error: type[TinyLLMError], what: str) -> Iterator[None]:
+    """Turn whatever the tokenizers library raises, Rust panics too, into ``error``."""
+    try:
+        yield
+    except (TinyLLMError, MemoryError):
+        raise
+    except Exception as cause:
+        raise error(f"{what}: {str(cause)[:300]}") from None
+    except BaseException as cause:
+        # A Rust panic is a BaseException whose class cannot be imported.
+        if type(cause).__name__ != "PanicException":
+            raise
+        raise error(f"{what}: the tokenizers library panicked.") from None
