@@ -1,4 +1,4 @@
-"""From GGUF metadata to the ``config.json`` it was made from, and from GGUF tensor names to those of the Hub."""
+"""From GGUF metadata to the ``config.json`` it was made from, and from GGUF tensor names to the Hub's."""
 
 from __future__ import annotations
 

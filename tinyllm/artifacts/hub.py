@@ -1,0 +1,183 @@
+"""Models of the Hugging Face Hub: one revision, pinned to a commit, and only the files that tinyllm reads."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tinyllm.artifacts.directory import CONFIG_FILE, read_json
+from tinyllm.artifacts.files import ModelDirectory
+from tinyllm.artifacts.json_file import Fields
+from tinyllm.artifacts.safetensors import INDEX_FILE, SINGLE_FILE
+from tinyllm.errors import ArtifactError, ModelDownloadError, ModelNotFoundError, UnsupportedModelError
+
+__all__ = ["fetch_snapshot"]
+
+_SMALL_FILES: Final = re.compile(
+    r"config\.json|generation_config\.json"
+    r"|tokenizer\.json|tokenizer_config\.json|tokenizer\.model"
+    r"|chat_template\.jinja|(additional_)?chat_templates/[^/]+\.jinja"
+)
+
+
+def fetch_snapshot(
+    repo_id: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    cache_dir: Path | None = None,
+    offline: bool = False,
+    progress: bool = True,
+    endpoint: str | None = None,
+) -> tuple[Path, str]:
+    """Return the directory with the files of a model of the Hub, and the commit they are of.
+
+    ``revision`` (a branch, tag or commit; default: the main branch) is looked up once, with ``config.json``;
+    all other files are of the same commit. What is in the cache already is not fetched again, and a broken
+    transfer goes on where it stopped. ``token``, ``cache_dir`` and ``endpoint`` default to what
+    ``huggingface_hub`` takes from the environment. With ``offline``, also set by ``HF_HUB_OFFLINE=1``, only
+    the cache is looked at.
+
+    Raises `ModelNotFoundError`, `ModelDownloadError`, or `UnsupportedModelError` for a repository without
+    safetensors files.
+    """
+    from huggingface_hub import constants, hf_hub_download
+
+    offline = offline or constants.HF_HUB_OFFLINE
+    source: dict[str, Any] = {"cache_dir": cache_dir, "token": token, "endpoint": endpoint}
+    with _typed_errors(repo_id, revision, offline), _progress_bars(progress):
+        config = Path(
+            hf_hub_download(repo_id, CONFIG_FILE, revision=revision, local_files_only=offline, **source)
+        )
+        commit = config.parent.name
+        if offline:
+            _refuse_partial(config.parent, repo_id)
+        else:
+            _fetch_files(repo_id, commit, source)
+    return config.parent, commit
+
+
+def _fetch_files(repo_id: str, commit: str, source: dict[str, Any]) -> None:
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+
+    api = HfApi(endpoint=source["endpoint"], token=source["token"])
+    names = set(api.list_repo_files(repo_id, revision=commit))
+    wanted = {name for name in names if _SMALL_FILES.fullmatch(name)}
+    if SINGLE_FILE in names:
+        wanted.add(SINGLE_FILE)
+    elif INDEX_FILE in names:
+        index = Path(hf_hub_download(repo_id, INDEX_FILE, revision=commit, **source))
+        wanted |= {INDEX_FILE, *_shards(index.parent)}
+    else:
+        raise _no_safetensors(repo_id, names)
+    patterns = [glob.escape(name) for name in wanted]
+    snapshot_download(repo_id, revision=commit, allow_patterns=patterns, **source)
+
+
+def _shards(snapshot: Path) -> set[str]:
+    """Return the names in the index; whether they make sense is checked when the model is opened."""
+    index = Fields(read_json(ModelDirectory(snapshot), INDEX_FILE) or {}, INDEX_FILE)
+    return {name for name in index.mapping("weight_map", {}).values() if isinstance(name, str)}
+
+
+def _refuse_partial(snapshot: Path, repo_id: str) -> None:
+    weights = {SINGLE_FILE}
+    if not (snapshot / SINGLE_FILE).exists() and (snapshot / INDEX_FILE).exists():
+        weights = _shards(snapshot)
+    missing = sorted(name for name in weights if not (snapshot / name).exists())
+    if missing:
+        raise ModelDownloadError(
+            f"{repo_id}: only a part of it is in the cache ({missing[0][:100]} is missing); "
+            "fetch the rest once without offline mode"
+        )
+
+
+def _no_safetensors(repo_id: str, names: Collection[str]) -> UnsupportedModelError:
+    if any(name.endswith(".gguf") for name in names):
+        hint = "it has GGUF files: fetch one and give its path"
+    else:
+        hint = "tinyllm opens no pickles; look for a revision or a copy with safetensors files"
+    return UnsupportedModelError(f"{repo_id} has neither {SINGLE_FILE} nor {INDEX_FILE}; {hint}")
+
+
+@contextmanager
+def _progress_bars(progress: bool) -> Iterator[None]:
+    """Switch the library's progress bars off for a while, unless ``progress``."""
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    if progress or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextmanager
+def _typed_errors(repo_id: str, revision: str | None, offline: bool) -> Iterator[None]:
+    """Turn whatever the library, or the HTTP library under it, raises into one of our errors."""
+    try:
+        yield
+    except ArtifactError:
+        raise
+    except Exception as error:
+        raise _typed(error, repo_id, revision or "main", offline) from error
+
+
+def _typed(error: Exception, repo_id: str, revision: str, offline: bool) -> ArtifactError:
+    from huggingface_hub import errors
+
+    match error:
+        case errors.GatedRepoError():
+            return ModelNotFoundError(
+                f"{repo_id} is gated: accept its terms on its page, then set HF_TOKEN to a token of your account"
+            )
+        case errors.RepositoryNotFoundError():
+            return ModelNotFoundError(
+                f"there is no model {repo_id}, or it is private: check the name, or set HF_TOKEN"
+            )
+        case errors.RevisionNotFoundError():
+            return ModelNotFoundError(f"{repo_id} has no revision {revision[:100]!r}")
+        case errors.LocalEntryNotFoundError() if offline:
+            return ModelDownloadError(
+                f"{repo_id} (revision {revision[:100]!r}) is not in the cache, and offline mode is on; "
+                "fetch it once without offline mode"
+            )
+        case errors.LocalEntryNotFoundError():
+            return ModelDownloadError(
+                f"{repo_id} could not be fetched ({_cause(error)}) and is not in the cache; "
+                "check the network and try again"
+            )
+        case errors.EntryNotFoundError():
+            return ModelNotFoundError(f"{repo_id} has no {CONFIG_FILE} at {revision[:100]!r}; it is no model")
+        case errors.HFValidationError():
+            return ModelNotFoundError(f"{repo_id[:100]!r} is not a model id: it must be like org/name")
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return ModelDownloadError(
+                f"{repo_id}: the disk is full; free some space, or use another cache directory"
+            )
+    return ModelDownloadError(
+        f"{repo_id} could not be fetched ({_cause(error)}); what came so far is kept: try again"
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """Name the fault without addresses or paths: an HTTP status, a system error, or the error's type."""
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    status = getattr(getattr(root, "response", None), "status_code", None)
+    if status is not None:
+        return f"HTTP status {status}"
+    return getattr(root, "strerror", None) or type(root).__name__
