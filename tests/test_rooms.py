@@ -18,6 +18,7 @@ PACKAGE = Path(tinyllm.__file__).parent
 ROOMS = (
     ("errors", "params", "outputs", "config", "metrics"),
     ("artifacts",),
+    ("native",),
     ("text",),
     ("attention",),
     ("models",),

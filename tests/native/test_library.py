@@ -1,0 +1,79 @@
+"""Building and loading the C kernels."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinyllm.native import library
+from tinyllm.native.library import NativeUnavailableError, load_library
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("TINYLLM_CACHE_DIR", str(tmp_path))
+    load_library.cache_clear()
+    yield
+    load_library.cache_clear()
+
+
+def test_the_second_load_builds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    load_library()
+    (built,) = (tmp_path / "native").iterdir()
+    assert built.suffix == ".so"
+
+    load_library.cache_clear()
+    monkeypatch.setattr(library, "_build", lambda *_: pytest.fail("built again"))
+    assert load_library().tinyllm_attend
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(NativeUnavailableError, match="no C compiler"):
+        load_library()
+
+
+def test_a_compiler_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "bad-cc"
+    compiler.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'no such flag' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    with pytest.raises(NativeUnavailableError, match="no such flag"):
+        load_library()
+    assert list((tmp_path / "native").iterdir()) == []
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYLLM_NATIVE", "0")
+    with pytest.raises(NativeUnavailableError, match="TINYLLM_NATIVE=0"):
+        load_library()
+
+
+def test_another_compiler_is_another_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    load_library()
+    wrapper = tmp_path / "other-cc"
+    wrapper.write_text('#!/bin/sh\n[ "$1" = --version ] && echo other && exit 0\nexec cc "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+    load_library.cache_clear()
+    load_library()
+    assert len(list((tmp_path / "native").glob("*.so"))) == 2
+
+
+def test_the_sources_compile_without_warnings(tmp_path: Path) -> None:
+    sources = [str(Path(library.__file__).parent / name) for name in library.SOURCES]
+    command = [
+        library._compiler(),
+        *library.FLAGS,
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        str(tmp_path / "k.so"),
+        *sources,
+    ]
+    subprocess.run(command, check=True, timeout=120)

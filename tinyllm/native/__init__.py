@@ -1,0 +1,1 @@
+"""Kernels in C, built on first use where there is a compiler; everything also runs without them."""

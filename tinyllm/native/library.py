@@ -1,0 +1,110 @@
+"""Finds, builds and loads the C kernels of this directory.
+
+They are compiled for the very processor they run on, once, into the user's cache directory, by whatever C
+compiler is there (under a second). Without a compiler, `load_library` says why and the callers stay on their
+readable paths.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from tinyllm.artifacts.cache import cache_directory
+
+__all__ = ["NativeUnavailableError", "load_library"]
+
+SOURCES: Final = ("paged_attention.c", "elementwise.c")
+HEADERS: Final = ("common.h",)
+FLAGS: Final = ("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+BUILD_TIMEOUT: Final = 120.0
+
+
+class NativeUnavailableError(Exception):
+    """The kernels cannot be built or loaded here; the message says why. Never reaches a user as an error."""
+
+
+@functools.cache
+def load_library() -> ctypes.CDLL:
+    """Return the loaded kernels, built first if need be. Raises `NativeUnavailableError`.
+
+    Import torch first: then both share one OpenMP runtime.
+    """
+    if os.environ.get("TINYLLM_NATIVE", "1") == "0":
+        raise NativeUnavailableError("switched off by TINYLLM_NATIVE=0")
+    if platform.system() == "Windows":
+        raise NativeUnavailableError("no build for Windows yet")
+    compiler = _compiler()
+    library = cache_directory() / "native" / f"kernels-{_identity(compiler)}.so"
+    if not library.exists():
+        _build(compiler, library)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise NativeUnavailableError(f"the built kernels do not load: {error}") from None
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and (path := shutil.which(name)):
+            return path
+    raise NativeUnavailableError("no C compiler (install gcc or clang for the fast CPU kernels)")
+
+
+def _identity(compiler: str) -> str:
+    """Name a build by all that goes into it: sources, flags, compiler and processor."""
+    digest = hashlib.sha256()
+    for name in (*HEADERS, *SOURCES):
+        digest.update((files("tinyllm.native") / name).read_bytes())
+    try:
+        version = subprocess.run(  # noqa: S603  the user's own compiler
+            [compiler, "--version"], capture_output=True, check=True, timeout=BUILD_TIMEOUT
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NativeUnavailableError(f"the C compiler does not run: {type(error).__name__}") from None
+    digest.update(version + " ".join(FLAGS).encode() + _processor())
+    return digest.hexdigest()[:20]
+
+
+def _processor() -> bytes:
+    """What ``-march=native`` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}".encode()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)})).encode()
+
+
+def _build(compiler: str, library: Path) -> None:
+    """Compile into a temporary directory, and move the result into place: a reader sees all or nothing."""
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=library.parent) as workspace:
+            for name in (*HEADERS, *SOURCES):
+                (Path(workspace) / name).write_bytes((files("tinyllm.native") / name).read_bytes())
+            built = Path(workspace) / "kernels.so"
+            subprocess.run(  # noqa: S603  the user's own compiler
+                [compiler, *FLAGS, "-o", str(built), *SOURCES, "-lm"],
+                cwd=workspace,
+                capture_output=True,
+                check=True,
+                timeout=BUILD_TIMEOUT,
+            )
+            built.rename(library)
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip().splitlines()
+        raise NativeUnavailableError(
+            f"the C compiler failed: {reason[0] if reason else 'no message'}"
+        ) from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NativeUnavailableError(f"the kernels cannot be built: {type(error).__name__}") from None
