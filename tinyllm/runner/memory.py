@@ -1,0 +1,52 @@
+"""How much memory is free, as the operating system, a container's limit or the GPU's driver says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+__all__ = ["free_memory"]
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that can still be allocated on ``device`` without swapping; None if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = [free for free in (_available(_MEMINFO), _cgroup_left(_CGROUP)) if free is not None]
+    return min(found) if found else _physical()
+
+
+def _available(meminfo: Path) -> int | None:
+    """Return Linux's own estimate, which counts caches that would be given up."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    sizes = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return sizes[0] if sizes else None
+
+
+def _cgroup_left(cgroup: Path) -> int | None:
+    """Return what a container's limit leaves (version 2); its own page cache counts as free."""
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+
+
+def _physical() -> int | None:
+    """Return half of the machine's memory where nothing says how much is free (macOS)."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, OSError, ValueError):
+        return None

@@ -1,0 +1,161 @@
+"""`Sampler`: from one row of logits per request to its next token.
+
+The order in which a request's options act, each on what the ones before it left:
+
+1. scores are taken from the model's own logits, where ``logprobs`` asks for them
+2. ids that only pad the vocabulary are cut off, so they can never be sampled
+3. `EDITS` change the row: the request's hooks, what it may take, its biases, its penalties
+4. greedy takes the most likely token, the lowest id among equals (so does ``top_k=1``); otherwise
+5. logits are divided by the temperature
+6. `FILTERS` drop unlikely tokens: top_k, top_p, min_p, typical_p
+7. one uniform number, a pure function of seed, answer and position, draws by the inverse CDF
+
+Every operation treats rows alone: a request's token is the same, bit for bit, whatever else is in the
+batch. To add an option, add a field to `SamplingParams` and a function to `EDITS` or `FILTERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from tinyllm.core.request import Request
+from tinyllm.core.step import SampledToken, TokenScores
+from tinyllm.errors import RequestFailedError
+from tinyllm.params import SamplingParams
+from tinyllm.runner.constraints import LogitsEdit, allowed_token_ids, bad_words, logit_bias, min_tokens
+from tinyllm.runner.draw import draw
+from tinyllm.runner.hooks import logits_processors
+from tinyllm.runner.logprobs import score_tokens
+from tinyllm.runner.penalties import penalties
+from tinyllm.runner.rng import random_seed, uniform
+
+__all__ = ["EDITS", "Sampler"]
+
+EDITS: Final[tuple[Callable[[Request, int, torch.device], LogitsEdit | None], ...]] = (
+    logits_processors,
+    allowed_token_ids,
+    bad_words,
+    logit_bias,
+    min_tokens,
+    penalties,
+)
+"""Options that change one request's logits, in order: each reads the request once and returns its edit."""
+
+
+class _RequestState:
+    """What a request's options come to, worked out once: its edits and its seed."""
+
+    def __init__(self, request: Request, vocab_size: int, device: torch.device) -> None:
+        edits = (option(request, vocab_size, device) for option in EDITS)
+        self.edits = [edit for edit in edits if edit is not None]
+        self.seed = random_seed() if request.params.seed is None else request.params.seed
+
+
+class Sampler:
+    """Chooses the next token of each request of a batch.
+
+    State of a request (token counts, the seed of one that gave none) lives as long as the `Request` object
+    does, so it outlasts preemption, and nobody has to say when a request ends.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        """``vocab_size`` is how many ids may be sampled: the tokenizer's count, where the model has more."""
+        self._vocab_size = vocab_size
+        self._device = device
+        self._states: WeakKeyDictionary[Request, _RequestState] = WeakKeyDictionary()
+
+    def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[SampledToken]:
+        """Return the next token of each request. ``logits`` is float32 ``[len(requests), >= vocab_size]``.
+
+        Overwrites ``logits``. A fault of one request is the ``error`` of its result (a `RequestFailedError`;
+        ``token_id`` then means nothing) and does not touch the others.
+        """
+        faults: dict[int, RequestFailedError] = {}
+        scored = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
+        logprobs = _rows(logits, scored).log_softmax(dim=-1) if scored else None
+        logits = logits[:, : self._vocab_size]
+        self._note_unusable(logits, range(len(requests)), "the model's logits are NaN or infinite", faults)
+        self._edit(logits, requests, faults)
+        tokens = self._choose(logits, requests, faults)
+        scores = {} if logprobs is None else self._score(logprobs, scored, tokens, requests)
+        return [
+            SampledToken(token, error=faults[row]) if row in faults else SampledToken(token, scores.get(row))
+            for row, token in enumerate(tokens)
+        ]
+
+    def _edit(
+        self, logits: Tensor, requests: Sequence[Request], faults: dict[int, RequestFailedError]
+    ) -> None:
+        """Let the options of each request change its row, in place."""
+        edited = []
+        for row, request in enumerate(requests):
+            edits = self._state(request).edits
+            if not edits or row in faults:
+                continue
+            try:
+                for edit in edits:
+                    edit(logits[row], request)
+                edited.append(row)
+            except RequestFailedError as error:
+                faults[row] = error
+        if edited:
+            message = "the request's options leave no token that can be sampled"
+            self._note_unusable(_rows(logits, edited), edited, message, faults)
+
+    def _choose(
+        self, logits: Tensor, requests: Sequence[Request], faults: dict[int, RequestFailedError]
+    ) -> list[int]:
+        """Return a token for each row; 0 for those with a fault."""
+        tokens = [0] * len(requests)
+        sound = [row for row in range(len(requests)) if row not in faults]
+        greedy = [row for row in sound if _is_greedy(requests[row].params)]
+        drawn = [row for row in sound if not _is_greedy(requests[row].params)]
+        if greedy:
+            best: list[int] = _rows(logits, greedy).argmax(dim=-1).tolist()
+            for row, token in zip(greedy, best, strict=True):
+                tokens[row] = token
+        if drawn:
+            mine = [requests[row] for row in drawn]
+            uniforms = [uniform(self._state(each).seed, each.index, each.num_output_tokens) for each in mine]
+            found = draw(_rows(logits, drawn), [each.params for each in mine], uniforms)
+            for row, token in zip(drawn, found, strict=True):
+                tokens[row] = token
+        return tokens
+
+    def _score(
+        self, logprobs: Tensor, rows: Sequence[int], tokens: Sequence[int], requests: Sequence[Request]
+    ) -> dict[int, TokenScores]:
+        """Return the scores of the tokens of these rows, by row."""
+        num_top = [requests[row].params.logprobs or 0 for row in rows]
+        scores = score_tokens(logprobs, [tokens[row] for row in rows], num_top, self._vocab_size)
+        return dict(zip(rows, scores, strict=True))
+
+    def _state(self, request: Request) -> _RequestState:
+        state = self._states.get(request)
+        if state is None:
+            state = self._states[request] = _RequestState(request, self._vocab_size, self._device)
+        return state
+
+    def _note_unusable(
+        self, logits: Tensor, rows: Sequence[int], message: str, faults: dict[int, RequestFailedError]
+    ) -> None:
+        """Note a fault for each of ``rows`` (their logits are given) whose maximum is not finite."""
+        finite: list[bool] = logits.amax(dim=-1).isfinite().tolist()
+        for row, is_finite in zip(rows, finite, strict=True):
+            if not is_finite:
+                faults[row] = RequestFailedError(message)
+
+
+def _is_greedy(params: SamplingParams) -> bool:
+    """Whether one token is left before any draw."""
+    return params.is_greedy or params.top_k == 1
+
+
+def _rows(values: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return these rows, ascending, without a copy when they are all of them."""
+    return values if len(rows) == len(values) else values[rows]
