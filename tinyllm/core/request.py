@@ -79,7 +79,8 @@ class Request:
     cache_salt: str = ""
     """Namespace of the prefix cache: only requests with the same salt share blocks."""
     bad_word_token_ids: tuple[tuple[int, ...], ...] = ()
-    """``params.bad_words`` as token ids: the last of each is not sampled where the output ends with the rest."""
+    """``params.bad_words`` as token ids: the last of each is not sampled where the output ends with
+    the rest."""
     index: int = 0
     """Which of ``n`` answers."""
     leader: Request | None = None
@@ -95,7 +96,17 @@ class Request:
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache when it was first scheduled."""
     num_preemptions: int = 0
+    num_prompt_scores: int = 0
+    """Prompt tokens, from the second on, whose scores were reported (of ``prompt_logprobs``)."""
     stalled_since: float | None = None
+    """Since when it waits for its reader; None where it does not."""
+    stalled_read: int = 0
+    """``credit.read`` at that time: when it moves, the wait starts anew."""
+    rank: tuple[float, int] = (0.0, 0)
+    """Order of service, smaller first: arrival made earlier or later by priority, then a running number.
+    Set by the scheduler, and constant."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Hashes of its full blocks that were needed so far: a memo of the KV cache manager."""
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
@@ -118,3 +129,12 @@ class Request:
     def output_token_ids(self) -> list[int]:
         """The tokens generated so far."""
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def wants_prompt_scores(self) -> bool:
+        """Whether the rows of its prompt are still to be scored. Answers share those of their leader."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.leader is None
+            and self.num_prompt_scores < self.num_prompt_tokens - 1
+        )

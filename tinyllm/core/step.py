@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 
 from tinyllm.core.request import Request
 
-__all__ = ["ModelRunnerOutput", "SampledToken", "ScheduledRequest", "SchedulerOutput", "TokenScores"]
+__all__ = [
+    "ModelRunnerOutput",
+    "RequestUpdate",
+    "SampledToken",
+    "ScheduledRequest",
+    "SchedulerOutput",
+    "TokenScores",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,24 @@ class ModelRunnerOutput:
 
     sampled: dict[str, SampledToken] = field(default_factory=dict)
     prompt_scores: dict[str, list[TokenScores]] = field(default_factory=dict)
-    """For requests with ``prompt_logprobs``: scores of the prompt tokens that this step's rows predict."""
+    """For requests that `Request.wants_prompt_scores`: scores of the prompt tokens that this step's rows
+    predict, from token ``start + 1`` on."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds by part: ``build``, ``forward``, ``sample``."""
+
+
+@dataclass(slots=True)
+class RequestUpdate:
+    """What a step brought for one request. ``request.status`` tells whether, and how, it finished."""
+
+    request: Request
+    token_id: int | None = None
+    """The token that was sampled, now the last of ``request.token_ids``; None where none was."""
+    scores: TokenScores | None = None
+    """Of that token, if the sampler gave any."""
+    prompt_scores: list[TokenScores] = field(default_factory=list)
+    """Of the prompt's next tokens, in order and each once; its first token has none."""
+    stop_reason: int | None = None
+    """The stop token id that ended it; None for end-of-sequence and length."""
+    error: BaseException | None = None
+    """The fault that ended it (``FINISHED_ERROR``)."""

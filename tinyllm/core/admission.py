@@ -1,0 +1,97 @@
+"""`Admission`: whether a waiting request may start beside those that run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tinyllm.core.kv_cache_manager import KVCacheManager
+from tinyllm.core.request import Request
+from tinyllm.core.request_queue import RequestQueue
+from tinyllm.core.scheduler_config import SchedulerConfig
+
+__all__ = ["MAX_PREEMPTIONS", "Admission"]
+
+MAX_PREEMPTIONS: Final = 4
+"""After so many, a request only runs when there is room for it to finish."""
+
+
+class Admission:
+    """The rules of admission; all but `start` only look.
+
+    They keep requests from being preempted again and again: one starts when there are blocks for all tokens
+    it has, and some to spare.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, running: RequestQueue) -> None:
+        self.kv, self.running = kv, running
+        self.max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
+        """With a token of the budget for each running request, none of them waits for the others."""
+        self._long = config.long_prefill_threshold or config.max_num_batched_tokens
+        self._max_long = max(1, config.max_num_partial_prefills - 1)
+
+    def start(self, request: Request) -> bool:
+        """Give the request blocks for all its tokens; False, and nothing done, if it must wait.
+
+        Sets ``num_computed_tokens`` to what the cached blocks hold.
+        """
+        if len(self.running) >= self.max_running or not self._keeps_promises(request):
+            return False
+        computed = self.kv.get_computed_blocks(request)
+        num_computed = len(computed) * self.kv.block_size
+        num_left = request.num_tokens - num_computed
+        if not self.kv.allocate_slots(request, num_left, computed, reserve=self._headroom(request)):
+            return False
+        request.num_computed_tokens = num_computed
+        return True
+
+    def waits_for_leader(self, request: Request) -> bool:
+        """Whether the prompt is being computed by another answer to it, whose blocks this one will share."""
+        leader = request.leader
+        return (
+            leader is not None
+            and leader.num_computed_tokens < leader.num_prompt_tokens
+            and not leader.status.is_finished
+        )
+
+    def leaves_room(self, request: Request, prefills: Sequence[Request]) -> bool:
+        """Whether a short prompt could still start beside these and this one: long ones leave one place."""
+        if request.num_tokens <= self._long:
+            return True
+        num_long = sum(other.num_tokens - other.num_computed_tokens > self._long for other in prefills)
+        return num_long < self._max_long or self.num_uncached_tokens(request) <= self._long
+
+    def num_uncached_tokens(self, request: Request) -> int:
+        """Return how many of a waiting request's tokens would have to be computed."""
+        return request.num_tokens - len(self.kv.get_computed_blocks(request)) * self.kv.block_size
+
+    def most_blocks(self, request: Request) -> int:
+        """Return the number of blocks the request can ever need."""
+        return self.kv.blocks_for(request.num_prompt_tokens + request.max_tokens)
+
+    def _headroom(self, request: Request) -> int:
+        """Return the blocks to leave free beside the request's own.
+
+        One for each running request and itself, and one more for each time it was preempted; but never more
+        than they can still need.
+        """
+        each = 1 + request.num_preemptions
+        headroom = min(each, self.most_blocks(request) - self.kv.blocks_for(request.num_tokens))
+        for other in self.running:
+            headroom += min(each, self.most_blocks(other) - len(self.kv.block_table(other)))
+        return headroom
+
+    def _keeps_promises(self, request: Request) -> bool:
+        """Whether requests that were preempted `MAX_PREEMPTIONS` times can finish with this one running.
+
+        Only requests of earlier rank take blocks from them, so it is enough that all up to the last of them
+        fit together. It follows that they are not preempted again, unless they stall.
+        """
+        promised = [other for other in self.running if other.num_preemptions >= MAX_PREEMPTIONS]
+        if request.num_preemptions >= MAX_PREEMPTIONS:
+            promised.append(request)
+        last = max((other.rank for other in promised), default=None)
+        if last is None or request.rank > last:
+            return True
+        together = sum(self.most_blocks(other) for other in self.running if other.rank <= last)
+        return together + self.most_blocks(request) <= self.kv.num_blocks
