@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from tinyllm.artifacts.config_json import parse_config
 from tinyllm.artifacts.files import MIB, ModelDirectory
 from tinyllm.artifacts.generation_config import parse_sampling_defaults, union_of_eos
-from tinyllm.artifacts.json_file import MAX_JSON_BYTES, Fields, parse_object, shorten
+from tinyllm.artifacts.json_file import Fields, parse_object, shorten
 from tinyllm.artifacts.model import ModelArtifacts, ModelConfig, TokenizerSource
 from tinyllm.artifacts.safetensors import SINGLE_FILE, Checkpoint, SafetensorsWeights, read_checkpoint
 from tinyllm.artifacts.templates import read_chat_templates
@@ -27,6 +27,7 @@ __all__ = [
 CONFIG_FILE: Final = "config.json"
 GENERATION_CONFIG_FILE: Final = "generation_config.json"
 TOKENIZER_CONFIG_FILE: Final = "tokenizer_config.json"
+_MAX_CONFIG_BYTES: Final = 4 * MIB
 _MAX_TOKENIZER_BYTES: Final = 128 * MIB
 _PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt")
 
@@ -79,7 +80,7 @@ def open_directory(
 def read_json(directory: ModelDirectory, name: str) -> dict[str, Any] | None:
     """Return the object in a JSON file, or None if there is no such file. Raises `CheckpointError`."""
     file = directory.find(name)
-    return parse_object(file.read(MAX_JSON_BYTES), name) if file else None
+    return parse_object(file.read(_MAX_CONFIG_BYTES), name) if file else None
 
 
 def read_tokenizer_config(directory: ModelDirectory) -> dict[str, Any]:
