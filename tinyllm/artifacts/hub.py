@@ -141,7 +141,7 @@ def _typed(error: Exception, repo_id: str, revision: str, offline: bool) -> Arti
     match error:
         case errors.GatedRepoError():
             return ModelNotFoundError(
-                f"{repo_id} is gated: accept its terms on its page, then set HF_TOKEN to a token of your account"
+                f"{repo_id} is gated: accept its terms on its page, then set HF_TOKEN to your account's token"
             )
         case errors.RepositoryNotFoundError():
             return ModelNotFoundError(
