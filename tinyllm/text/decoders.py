@@ -37,7 +37,7 @@ class Step(Protocol):
 def byte_of_character() -> dict[str, int]:
     """Return the byte that each character stands for in a byte-level vocabulary (GPT-2's table).
 
-    Printable Latin-1 characters stand for themselves; other bytes get the characters from U+0100 on, in order.
+    Printable Latin-1 characters stand for themselves; others get characters from U+0100 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from tinyllm.artifacts.model import GGUFVocabulary
 from tinyllm.errors import TokenizerError, UnsupportedModelError
+from tinyllm.text.sentencepiece import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    USER_DEFINED,
+    merges_from_scores,
+    space_decoder,
+)
 
-__all__ = ["build_tokenizer", "merges_from_scores"]
-
-# Kinds of token, as GGUF (and SentencePiece) number them.
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+__all__ = ["PRE_TOKENIZERS", "build_tokenizer"]
 
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 _GPT2 = _CONTRACTIONS + r"| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -43,7 +50,7 @@ PRE_TOKENIZERS: Final[Mapping[str, Sequence[str]]] = {
     "deepseek-r1-qwen": (_QWEN2,),
     "tekken": (_TEKKEN,),
 }
-"""What splits text into words before merging, by ``tokenizer.ggml.pre``; each splits what the last one left."""
+"""What splits text into words, by ``tokenizer.ggml.pre``; each rule splits what the one before left."""
 
 _WHOLE_WORDS_FIRST: Final = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
 """A word that is in the vocabulary is that token, even if no merges lead to it."""
@@ -63,8 +70,8 @@ def build_tokenizer(vocabulary: GGUFVocabulary, config: Mapping[str, Any]) -> To
         backend = _sentencepiece(vocabulary)
     else:
         raise UnsupportedModelError(
-            f"tokenizer.ggml.model is {vocabulary.model!r:.60}; gpt2 (byte-level BPE) and llama (SentencePiece) "
-            "are supported."
+            f"tokenizer.ggml.model is {vocabulary.model!r:.60}; "
+            "gpt2 (byte-level BPE) and llama (SentencePiece) are supported."
         )
     backend.add_tokens(
         [
@@ -74,21 +81,6 @@ def build_tokenizer(vocabulary: GGUFVocabulary, config: Mapping[str, Any]) -> To
         ]
     )
     return backend
-
-
-def merges_from_scores(pieces: Iterable[tuple[str, float]]) -> list[tuple[str, str]]:
-    """Return the merges, first to last, by which BPE makes the same choices as SentencePiece by scores.
-
-    SentencePiece joins the neighbours whose union has the highest score, so each piece can arise from each
-    pair of pieces that spell it.
-    """
-    by_score = sorted(pieces, key=lambda piece: -piece[1])
-    known = {text for text, _ in by_score}
-    merges: list[tuple[str, str]] = []
-    for text, _ in by_score:
-        splits = ((text[:i], text[i:]) for i in range(1, len(text)))
-        merges += [(left, right) for left, right in splits if left in known and right in known]
-    return merges
 
 
 def _kinds(vocabulary: GGUFVocabulary) -> Sequence[int]:
@@ -145,28 +137,19 @@ def _sentencepiece(vocabulary: GGUFVocabulary) -> Tokenizer:
             f"tokenizer.ggml.scores has {len(vocabulary.scores)} entries for {len(tokens)} tokens."
         )
     scored = zip(tokens, vocabulary.scores, kinds, strict=True)
-    merges = merges_from_scores(
-        (token, score) for token, score, kind in scored if kind in (NORMAL, USER_DEFINED, UNUSED)
-    )
+    scores = {token: score for token, score, kind in scored if kind in (NORMAL, USER_DEFINED)}
     has_bytes = BYTE in kinds
     unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
     backend = Tokenizer(
         models.BPE(
             vocab={token: i for i, token in enumerate(tokens)},
-            merges=merges,
+            merges=merges_from_scores(scores),
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=has_bytes,
         )
     )
-    set_space_rules(backend, adds_prefix=vocabulary.add_space_prefix, has_bytes=has_bytes)
+    prepend = [normalizers.Prepend(SPACE)] if vocabulary.add_space_prefix else []
+    backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", SPACE)])
+    backend.decoder = space_decoder(adds_prefix=vocabulary.add_space_prefix, has_bytes=has_bytes)
     return backend
-
-
-def set_space_rules(backend: Tokenizer, *, adds_prefix: bool, has_bytes: bool) -> None:
-    """Write spaces as ``▁``, with one in front of the text if ``adds_prefix``, and undo both when decoding."""
-    prepend = [normalizers.Prepend("▁")] if adds_prefix else []
-    backend.normalizer = normalizers.Sequence([*prepend, normalizers.Replace(" ", "▁")])
-    bytes_back = [decoders.ByteFallback()] if has_bytes else []
-    strip = [decoders.Strip(" ", 1, 0)] if adds_prefix else []
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), *bytes_back, decoders.Fuse(), *strip])

@@ -150,7 +150,7 @@ def load_tokenizer(source: TokenizerSource) -> Tokenizer:
         elif source.kind == "sentencepiece":
             from tinyllm.text.sentencepiece import read_sentencepiece
 
-            backend, named = read_sentencepiece(_read(source.path))
+            backend, named = read_sentencepiece(_read(source.path), config)
             config = {**named, **config}
         else:
             backend = tokenizers.Tokenizer.from_buffer(_read(source.path))
