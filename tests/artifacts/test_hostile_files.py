@@ -173,12 +173,12 @@ def repeated_tensor(values: dict[str, Any]) -> bytes:
 
 
 DEEP: Final = b"[" * 100_000
-BROAD: Final = b'{"a":[' + b"[]," * 5_000_000 + b"[]]}"
+BROAD: Final = b'{"a":[' + b"[]," * 1_000_000 + b"[]]}"
 
 
 def full(size: int) -> bytes:
     """Return JSON just within the limits, and as costly to parse as can be."""
-    values = b'{"a": [' + b",".join(b'{"%d":[]}' % number for number in range(min(130_000, size // 16)))
+    values = b'{"a": [' + b",".join(b'{"%d":[]}' % number for number in range(min(66_000, size // 16)))
     return (values + b'], "b": "\xf0\x9f\x98\x80').ljust(size - 2, b"x") + b'"}'
 
 
@@ -186,7 +186,7 @@ def all_full(model: Path) -> None:
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         values = (model / name).read_bytes()
         (model / name).write_bytes(values.rstrip(b"}") + b", " + full((4 << 20) - len(values) - 2)[1:])
-    header(lambda _: full(16 << 20))(model)
+    header(lambda _: full(10 << 20))(model)
 
 
 BIG_NUMBER: Final = 10**40
@@ -204,7 +204,7 @@ CASES: Final[dict[str, tuple[Damage, type[ArtifactError], str]]] = {
     "config of NULs": (content("config.json", bytes(1000)), CheckpointError, "not valid JSON"),
     "config deep lists": (content("config.json", DEEP), CheckpointError, "nested too deeply"),
     "config deep objects": (content("config.json", b'{"a":' * 100_000), CheckpointError, "nested too deeply"),
-    "config broad": (content("config.json", BROAD), CheckpointError, "more than 400,000 values"),
+    "config broad": (content("config.json", BROAD), CheckpointError, "more than 200,000 values"),
     "config full": (content("config.json", full(4 << 20)), CheckpointError, "model_type is missing"),
     "config too long": (content("config.json", full((4 << 20) + 1)), CheckpointError, "bytes, more than"),
     "all full": (all_full, CheckpointError, "must have dtype"),
@@ -388,7 +388,7 @@ CASES: Final[dict[str, tuple[Damage, type[ArtifactError], str]]] = {
     "header length too short": (header_length(10), CheckpointError, "not valid JSON"),
     "header length zero": (header_length(0), CheckpointError, "not valid JSON"),
     "header huge": (sparse(SINGLE, 1 << 40), CheckpointError, "is not valid JSON"),
-    "header broad": (header(lambda _: BROAD), CheckpointError, "more than 400,000 values"),
+    "header broad": (header(lambda _: BROAD), CheckpointError, "more than 200,000 values"),
     "header deep": (header(lambda _: b'{"a":' * 100_000), CheckpointError, "nested too deeply"),
     "header a list": (header(lambda _: []), CheckpointError, "object, not a list"),
     "header empty": (header(lambda _: {}), CheckpointError, "belong to no tensor"),
@@ -615,12 +615,15 @@ def test_a_hostile_model_gives_one_typed_error(case: str, tmp_path: Path) -> Non
     model = write_model(tmp_path / "model")
     damage(model)
 
-    tracemalloc.start()
     started = time.perf_counter()
+    with pytest.raises(ArtifactError) as caught:
+        open_model(str(model))
+    seconds = time.perf_counter() - started
+
+    tracemalloc.start()  # on its own: it makes everything several times slower
     try:
-        with pytest.raises(ArtifactError) as caught:
+        with pytest.raises(expected):
             open_model(str(model))
-        seconds = time.perf_counter() - started
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

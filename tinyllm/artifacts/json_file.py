@@ -12,16 +12,16 @@ from tinyllm.errors import CheckpointError
 
 __all__ = ["MAX_JSON_BYTES", "Fields", "parse_object", "shorten"]
 
-MAX_JSON_BYTES: Final = 16 * MIB
-"""More than any config or header of a known checkpoint; parsed, it stays well under 256 MiB."""
+MAX_JSON_BYTES: Final = 10 * MIB
+"""More than the headers and indexes of known checkpoints; four such files parsed stay under 256 MiB."""
 
-MAX_JSON_VALUES: Final = 400_000
+MAX_JSON_VALUES: Final = 200_000
 """A value costs Python up to about 150 bytes, however few it has in the file."""
 
 _T = TypeVar("_T")
 
 
-def parse_object(data: bytes, file: str) -> dict[str, Any]:
+def parse_object(data: bytes | bytearray, file: str) -> dict[str, Any]:
     """Parse a JSON object. Raises `CheckpointError` on anything else, on repeated names, and over the limits.
 
     NaN and Infinity, which Python's own writer makes, are refused only where a number is used.

@@ -63,12 +63,12 @@ def read_header(file: CheckedFile) -> tuple[dict[str, StoredTensor], bytes]:
         header = bytearray(length)
         read_at(opened, 8, memoryview(header), file.name)
     data = 8 + length
-    tensors = parse_header(bytes(header), file.size - data, file.name)
+    tensors = parse_header(header, file.size - data, file.name)
     stored = {name: StoredTensor(info, file, data + offset) for name, (info, offset) in tensors.items()}
     return stored, hashlib.sha256(header).digest()
 
 
-def parse_header(header: bytes, data_size: int, file: str) -> dict[str, tuple[TensorInfo, int]]:
+def parse_header(header: bytes | bytearray, data_size: int, file: str) -> dict[str, tuple[TensorInfo, int]]:
     """Check a header against the ``data_size`` bytes that follow it.
 
     Returns each tensor with its offset in the data. Raises `CheckpointError`.
