@@ -22,6 +22,7 @@ from tinyllm.artifacts.report import ModelReport, count_parameters, group_by_dty
 from tinyllm.artifacts.resolve import Location
 from tinyllm.artifacts.safetensors import read_checkpoint
 from tinyllm.artifacts.templates import read_chat_templates
+from tinyllm.errors import UnsupportedModelError
 
 __all__ = ["survey"]
 
@@ -63,7 +64,6 @@ def survey(location: Location, reason: str) -> ModelReport:
 def _survey_gguf(location: Location, reason: str) -> ModelReport:
     from tinyllm.artifacts.gguf_header import read_header
     from tinyllm.artifacts.gguf_tokenizer import chat_templates
-    from tinyllm.errors import UnsupportedModelError
 
     try:
         header = read_header(location.path)
