@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +29,7 @@ class EngineConfig(BaseModel):
     """Local directory, ``.gguf`` file or Hub id; None is the demo model, SmolLM2-135M-Instruct."""
     revision: str | None = None
     """Branch, tag or commit of a Hub model; pinned to a commit once, for all files."""
-    hub_token: str | None = Field(None, repr=False)
+    hub_token: str | None = Field(default=None, repr=False)
     """Access token for the Hub; default: ``HF_TOKEN`` or the token saved by ``hf auth login``."""
     cache_dir: Path | None = None
     """Where fetched and converted models are kept; default: the user's cache directory."""
@@ -44,55 +45,55 @@ class EngineConfig(BaseModel):
     """Of weights and computation; auto is the checkpoint's own."""
     kv_cache_dtype: DType = "auto"
     """Of stored keys and values; auto is the computation's."""
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto is cuda where there is one, else cpu."""
     attention_backend: str = "auto"
     """auto is the fastest that passes its check here; ``reference`` is the readable one."""
-    num_threads: int | None = Field(None, ge=1)
+    num_threads: int | None = Field(default=None, ge=1)
     """Torch's threads; default: the machine's physical cores."""
 
     # What fits.
-    max_model_len: int | None = Field(None, ge=1)
+    max_model_len: int | None = Field(default=None, ge=1)
     """Longest prompt plus answer; default: the model's context, or less where the KV cache is smaller."""
-    max_num_seqs: int = Field(32, ge=1)
+    max_num_seqs: int = Field(default=32, ge=1)
     """Most answers computed at once."""
-    max_num_batched_tokens: int = Field(512, ge=1)
+    max_num_batched_tokens: int = Field(default=512, ge=1)
     """Most tokens computed in one step, answers' and prompts' together."""
-    max_num_partial_prefills: int = Field(4, ge=1)
+    max_num_partial_prefills: int = Field(default=4, ge=1)
     """Most prompts whose computation is spread over several steps at the same time."""
-    long_prefill_threshold: int = Field(0, ge=0)
+    long_prefill_threshold: int = Field(default=0, ge=0)
     """Prompts with more tokens left than this are long and leave room for short ones; 0: a step's budget."""
     prefill_mode: Literal["chunked", "one-shot"] = "chunked"
     """one-shot computes each prompt in a single step, for comparison."""
-    max_waiting_requests: int = Field(256, ge=0)
+    max_waiting_requests: int = Field(default=256, ge=0)
     """Most requests accepted but not yet running; more are refused."""
-    max_waiting_tokens: int = Field(1_000_000, ge=1)
+    max_waiting_tokens: int = Field(default=1_000_000, ge=1)
     """Most prompt tokens of requests accepted but not yet running."""
 
     # The KV cache.
-    block_size: int = Field(16, ge=1, le=1024)
+    block_size: int = Field(default=16, ge=1, le=1024)
     """Tokens a KV block holds."""
-    kv_cache_bytes: int | None = Field(None, ge=1)
+    kv_cache_bytes: int | None = Field(default=None, ge=1)
     """Memory for keys and values; default: max_model_len x max_num_seqs, at most a quarter of free memory."""
     kv_cache_mode: Literal["paged", "contiguous"] = "paged"
     """contiguous reserves max_model_len tokens for each answer, for comparison."""
     enable_prefix_caching: bool = True
     """Reuse the KV of equal prompt beginnings."""
-    prefix_cache_bytes: int | None = Field(None, ge=0)
+    prefix_cache_bytes: int | None = Field(default=None, ge=0)
     """Most memory that cached blocks may hold; default: all of the KV cache that is not in use."""
-    prefix_cache_max_blocks: int | None = Field(None, ge=0)
+    prefix_cache_max_blocks: int | None = Field(default=None, ge=0)
     """Most cached blocks."""
 
     # Streams and life cycle.
-    stream_buffer_size: int = Field(64, ge=1)
+    stream_buffer_size: int = Field(default=64, ge=1)
     """Pieces a stream holds for its reader before the request pauses."""
-    stall_timeout: float = Field(60.0, gt=0)
+    stall_timeout: float = Field(default=60.0, gt=0)
     """How long a request waits for a reader that does not read before it ends with `SlowConsumerError`."""
-    shutdown_timeout: float = Field(30.0, ge=0)
+    shutdown_timeout: float = Field(default=30.0, ge=0)
     """How long `AsyncEngine.drain` lets running requests finish."""
-    priority_ageing: float = Field(10.0, gt=0)
+    priority_ageing: float = Field(default=10.0, gt=0)
     """Waiting this long counts as much as one step of ``priority``, so that nothing starves."""
-    status_log_interval: float = Field(10.0, ge=0)
+    status_log_interval: float = Field(default=10.0, ge=0)
     """Seconds between one-line status logs while there is work; 0 is never."""
     check_integrity: bool = False
     """Check the scheduler's and the block pool's books after every step (slow; for tests)."""
@@ -103,4 +104,13 @@ class EngineConfig(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                raise ConfigError(f"EngineConfig: {first_fault(error)[1]}") from None
+                raise ConfigError(f"{type(self).__name__}: {first_fault(error)[1]}") from None
+
+    @classmethod
+    def combine(cls, config: EngineConfig | None, options: Mapping[str, Any]) -> EngineConfig:
+        """Return ``config`` (default: all defaults) with ``options`` put over it, checked as a whole."""
+        if config is None:
+            return cls(**options)
+        if not isinstance(config, EngineConfig):
+            raise ConfigError("config must be an EngineConfig; the model's name goes into model=...")
+        return cls(**{**dict(config), **options}) if options else config

@@ -79,56 +79,56 @@ class SamplingParams(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    n: int = Field(1, strict=True, ge=1, le=MAX_CHOICES)
+    n: int = Field(default=1, strict=True, ge=1, le=MAX_CHOICES)
     """Number of answers to one prompt; the prompt is computed once."""
 
-    temperature: float | None = Field(None, strict=True, ge=0, allow_inf_nan=False)
+    temperature: float | None = Field(default=None, strict=True, ge=0, allow_inf_nan=False)
     """Divides the logits; 0 is greedy."""
-    top_k: int | None = Field(None, strict=True, ge=-1)
+    top_k: int | None = Field(default=None, strict=True, ge=-1)
     """Keep the k most likely tokens; 0 and -1 keep all."""
-    top_p: float | None = Field(None, strict=True, gt=0, le=1)
+    top_p: float | None = Field(default=None, strict=True, gt=0, le=1)
     """Keep the smallest set of most likely tokens whose probability reaches this (nucleus sampling)."""
-    min_p: float | None = Field(None, strict=True, ge=0, le=1)
+    min_p: float | None = Field(default=None, strict=True, ge=0, le=1)
     """Drop tokens less likely than this share of the most likely one."""
-    typical_p: float | None = Field(None, strict=True, gt=0, le=1)
+    typical_p: float | None = Field(default=None, strict=True, gt=0, le=1)
     """Keep the tokens whose surprise is nearest the entropy, up to this mass (locally typical sampling)."""
 
-    repetition_penalty: float | None = Field(None, strict=True, gt=0, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(default=None, strict=True, gt=0, allow_inf_nan=False)
     """Divides positive and multiplies negative logits of tokens in prompt or output; 1 is off."""
-    presence_penalty: float = Field(0.0, strict=True, ge=-2, le=2)
+    presence_penalty: float = Field(default=0.0, strict=True, ge=-2, le=2)
     """Subtracted once from the logit of each token already in the output."""
-    frequency_penalty: float = Field(0.0, strict=True, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, strict=True, ge=-2, le=2)
     """Subtracted for each time a token is already in the output."""
 
     logit_bias: dict[_TokenIdKey, Annotated[float, Field(strict=True, ge=-100, le=100)]] | None = None
     """Added to the logits of these token ids."""
-    allowed_token_ids: _Many[_TokenId]
+    allowed_token_ids: _Many[_TokenId] = ()
     """Only these token ids may be sampled, if any are given."""
-    bad_words: _Many[Annotated[str, Field(strict=True, min_length=1, max_length=MAX_STOP_LENGTH)]]
+    bad_words: _Many[Annotated[str, Field(strict=True, min_length=1, max_length=MAX_STOP_LENGTH)]] = ()
     """Texts whose token sequence must not be completed."""
-    logits_processors: tuple[LogitsProcessor, ...] = Field((), exclude=True)
+    logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), exclude=True)
     """In-process hooks, run in order on this request's logits; see `LogitsProcessor`."""
-    seed: int | None = Field(None, strict=True, ge=-(2**63), lt=2**63)
+    seed: int | None = Field(default=None, strict=True, ge=-(2**63), lt=2**63)
     """Makes sampling repeatable, whatever else is in the batch."""
 
-    max_tokens: int | None = Field(None, strict=True, ge=0)
+    max_tokens: int | None = Field(default=None, strict=True, ge=0)
     """Most tokens to generate; None runs to the end of the context. 0 computes the prompt only."""
-    min_tokens: int = Field(0, strict=True, ge=0)
+    min_tokens: int = Field(default=0, strict=True, ge=0)
     """End-of-sequence and stop tokens are not sampled, nor stop strings matched, before this many tokens."""
-    ignore_eos: bool = Field(False, strict=True)
+    ignore_eos: bool = Field(default=False, strict=True)
     """Go on after an end-of-sequence token."""
-    stop: _Many[Annotated[str, Field(strict=True, min_length=1, max_length=MAX_STOP_LENGTH)]]
+    stop: _Many[Annotated[str, Field(strict=True, min_length=1, max_length=MAX_STOP_LENGTH)]] = ()
     """Texts that end the answer; not part of it unless ``include_stop_str_in_output``."""
-    stop_token_ids: _Many[_TokenId]
+    stop_token_ids: _Many[_TokenId] = ()
     """Token ids that end the answer; like end-of-sequence, their text is left out."""
-    include_stop_str_in_output: bool = Field(False, strict=True)
+    include_stop_str_in_output: bool = Field(default=False, strict=True)
     """Keep the stop string or stop token's text at the end of the answer."""
 
-    logprobs: int | None = Field(None, strict=True, ge=0, le=MAX_LOGPROBS)
+    logprobs: int | None = Field(default=None, strict=True, ge=0, le=MAX_LOGPROBS)
     """Report each token's log probability (raw log-softmax) and this many most likely alternatives."""
-    prompt_logprobs: int | None = Field(None, strict=True, ge=0, le=MAX_LOGPROBS)
+    prompt_logprobs: int | None = Field(default=None, strict=True, ge=0, le=MAX_LOGPROBS)
     """The same for the prompt; its first token has none. Such a request does not read the prefix cache."""
-    skip_special_tokens: bool = Field(True, strict=True)
+    skip_special_tokens: bool = Field(default=True, strict=True)
     """Leave special tokens out of the text."""
 
     if not TYPE_CHECKING:  # type checkers see pydantic's own signature, with the fields' names and types

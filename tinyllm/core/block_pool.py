@@ -117,6 +117,14 @@ class BlockPool:
             return None
         return block
 
+    def forget(self) -> None:
+        """Give up the content of every block: `lookup` finds nothing. Blocks in use stay in use."""
+        for block in self._published.values():
+            block.block_hash, block.parent_hash, block.token_ids = None, None, ()
+        self._published.clear()
+        self._empty.extend(self._cached.values())
+        self._cached.clear()
+
     def _evict(self) -> KVCacheBlock:
         """Give up the content of the cached block that was freed the longest ago."""
         _, block = self._cached.popitem(last=False)

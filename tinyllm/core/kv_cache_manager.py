@@ -173,6 +173,10 @@ class KVCacheManager:
         self._num_committed.pop(request, None)
         self.pool.free(self.pool.blocks[block_id] for block_id in reversed(table))
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what is cached; requests that run keep the blocks they share."""
+        self.pool.forget()
+
     def _shares(self, request: Request) -> bool:
         return self.enable_prefix_caching or request.params.n > 1
 

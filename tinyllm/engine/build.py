@@ -1,0 +1,137 @@
+"""From a config to an `EngineCore` that is ready to step: files, weights, KV cache, scheduler, runner."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from tinyllm.artifacts.model import ModelArtifacts
+from tinyllm.artifacts.resolve import open_model
+from tinyllm.attention.backends import get_backend
+from tinyllm.config import EngineConfig
+from tinyllm.core.kv_cache_manager import KVCacheManager
+from tinyllm.engine.core import EngineCore
+from tinyllm.engine.loaded import EngineInfo, LoadedModel
+from tinyllm.metrics import EngineMetrics
+from tinyllm.models.loader import load_model
+from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
+from tinyllm.runner.kv_cache import KVCachePlan, plan_kv_cache
+from tinyllm.runner.model_runner import ModelRunner
+from tinyllm.text.chat_template import ChatTemplates
+from tinyllm.text.tokenizer import Tokenizer, eos_token_ids, load_tokenizer
+
+__all__ = ["build_core"]
+
+
+def build_core(config: EngineConfig) -> EngineCore:
+    """Load the model that ``config`` names, on the calling thread, which must also be the one that steps.
+
+    Raises `ArtifactError`, `DeviceError` or `ConfigError`, before anything large is allocated where it can.
+    """
+    started = time.perf_counter()
+    artifacts = open_model(
+        config.model,
+        revision=config.revision,
+        token=config.hub_token,
+        cache_dir=config.cache_dir,
+        offline=config.offline,
+    )
+    tokenizer = load_tokenizer(artifacts.tokenizer) if artifacts.tokenizer is not None else None
+    templates = _chat_templates(config, artifacts, tokenizer)
+
+    device = resolve_device(config.device)
+    dtype = resolve_dtype(config.dtype, artifacts.config.dtype)
+    backend = get_backend(config.attention_backend, device)
+    torch.set_num_threads(config.num_threads or default_num_threads())
+    with torch.inference_mode():
+        preflight(
+            device, dtype, backend, None if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype]
+        )
+        model = load_model(artifacts, dtype=dtype, device=device, backend=backend)
+        plan = plan_kv_cache(config, artifacts.config, backend=backend, dtype=dtype, device=device)
+        vocab_size = artifacts.config.vocab_size
+        if tokenizer is not None:
+            vocab_size = min(vocab_size, tokenizer.vocab_size)
+        runner = ModelRunner(
+            model,
+            backend,
+            plan.spec,
+            plan.num_blocks,
+            vocab_size=vocab_size,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+    info = EngineInfo(
+        model=artifacts.name,
+        revision=artifacts.revision,
+        architecture=artifacts.config.architecture,
+        dtype=_name(dtype),
+        kv_cache_dtype=_name(plan.spec.dtype),
+        device=str(device),
+        attention_backend=backend.name,
+        vocab_size=vocab_size,
+        max_model_len=plan.max_model_len,
+        block_size=plan.block_size,
+        num_kv_blocks=plan.num_blocks,
+        kv_cache_bytes=plan.bytes,
+        weight_bytes=_weight_bytes(artifacts, dtype),
+        load_seconds=time.perf_counter() - started,
+    )
+    metrics = EngineMetrics(info.model, max_model_len=info.max_model_len)
+    metrics.describe_cache(
+        block_size=info.block_size,
+        num_blocks=info.num_kv_blocks,
+        cache_dtype=info.kv_cache_dtype,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    loaded = LoadedModel(
+        info=info,
+        tokenizer=tokenizer,
+        chat_templates=templates,
+        metrics=metrics,
+        sampling_defaults=artifacts.sampling_defaults,
+        eos_token_ids=eos_token_ids(artifacts, tokenizer),
+    )
+    return EngineCore(
+        config, loaded, _kv_cache(config, artifacts, plan, info), runner, context=torch.inference_mode
+    )
+
+
+def _chat_templates(
+    config: EngineConfig, artifacts: ModelArtifacts, tokenizer: Tokenizer | None
+) -> ChatTemplates | None:
+    sources = dict(artifacts.chat_templates)
+    if config.chat_template is not None:
+        sources = {"default": config.chat_template}
+    if tokenizer is None or not sources:
+        return None
+    return ChatTemplates(sources, tokenizer.special_tokens)
+
+
+def _kv_cache(
+    config: EngineConfig, artifacts: ModelArtifacts, plan: KVCachePlan, info: EngineInfo
+) -> KVCacheManager:
+    """Make the books of the KV cache; its identity is all that stored numbers depend on beside tokens."""
+    limits = [] if config.prefix_cache_max_blocks is None else [config.prefix_cache_max_blocks]
+    if config.prefix_cache_bytes is not None:
+        limits.append(config.prefix_cache_bytes * plan.num_blocks // plan.bytes)
+    identity = "\0".join(
+        (artifacts.fingerprint, info.dtype, info.kv_cache_dtype, info.attention_backend, str(info.block_size))
+    )
+    return KVCacheManager(
+        plan.num_blocks,
+        plan.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+        max_cached_blocks=min(limits, default=None),
+        identity=identity.encode(),
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _weight_bytes(artifacts: ModelArtifacts, dtype: torch.dtype) -> int:
+    tensors = artifacts.weights.tensors.values()
+    return sum(math.prod(info.shape) for info in tensors) * dtype.itemsize

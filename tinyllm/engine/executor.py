@@ -1,0 +1,200 @@
+"""`Executor`: the one thread that owns an `EngineCore`: model, KV cache, scheduler and detokenisers."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tinyllm.config import EngineConfig
+from tinyllm.engine.core import EngineCore
+from tinyllm.engine.loaded import LoadedModel
+from tinyllm.engine.mailbox import Mailbox
+from tinyllm.engine.messages import Delivery, Submission
+
+__all__ = [
+    "CLOSE_TIMEOUT",
+    "Abort",
+    "Add",
+    "Build",
+    "Call",
+    "Command",
+    "Executor",
+    "Outbox",
+    "build_from_files",
+]
+
+logger = logging.getLogger("tinyllm.engine")
+
+Build = Callable[[EngineConfig], EngineCore]
+"""Makes the core; called on the thread that will own it."""
+
+CLOSE_TIMEOUT = 30.0
+"""How long closing an engine waits for the step in progress, in seconds."""
+EXIT_TIMEOUT = 10.0
+"""How long a leaving interpreter waits for the step in progress, in seconds."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Take in a request."""
+
+    submission: Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request, wherever it is. One that is unknown or has ended is left alone."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a function with the core, between two steps. It must not raise."""
+
+    function: Callable[[EngineCore], None]
+
+
+Command = Add | Abort | Call
+
+
+class Outbox(Protocol):
+    """Where the thread's results go. Calls never block, and return False when nobody is there any more."""
+
+    def started(self, model: LoadedModel) -> bool:
+        """The model is loaded, and commands are taken."""
+        ...
+
+    def deliver(self, deliveries: list[Delivery]) -> bool:
+        """A step's results, all at once."""
+        ...
+
+    def ended(self, cause: BaseException | None) -> bool:
+        """The thread is done: the last call, made whatever happens. ``cause`` is the fault that ended it."""
+        ...
+
+
+class Executor:
+    """A daemon thread that builds an `EngineCore`, then steps it while there is work, and sleeps while not.
+
+    It is a daemon that is stopped at interpreter exit, and not a ``ThreadPoolExecutor``, which would keep the
+    interpreter from leaving when its owner forgot to close. Methods never block, but for `join`.
+    """
+
+    def __init__(self, build: Callable[[], EngineCore], outbox: Outbox) -> None:
+        self.mailbox: Mailbox[Command] = Mailbox()
+        self._build = build
+        self._outbox = outbox
+        self._stopping = False
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"tinyllm-executor-{next(_numbers)}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread; the outbox hears how it goes."""
+        _running.add(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end after the step in progress. Safe in ``__del__``."""
+        self._stopping = True
+        self.mailbox.wake()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the thread has ended; False if ``timeout`` seconds were not enough."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the present step has been going on; 0 between steps and while asleep."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    # On the thread.
+
+    def _run(self) -> None:
+        cause: BaseException | None = None
+        try:
+            core = self._build()
+            with core.context():
+                if not self._stopping and self._outbox.started(core.model):
+                    self._serve(core)
+        except BaseException as error:  # a Rust panic is no Exception
+            logger.error("the executor thread failed", exc_info=error)
+            traceback.clear_frames(error.__traceback__)  # or the error keeps the model in memory
+            cause = error
+        finally:
+            self._busy_since = None
+            self._outbox.ended(cause)
+            _running.discard(self)
+
+    def _serve(self, core: EngineCore) -> None:
+        progress = False
+        while True:
+            commands = self.mailbox.drain(block=not progress, timeout=core.seconds_to_wakeup())
+            if self._stopping:
+                return
+            self._busy_since = time.monotonic()
+            for command in commands:
+                _apply(command, core)
+            deliveries = core.step(lambda: self._apply_waiting(core))
+            progress = core.made_progress
+            self._busy_since = None
+            if deliveries and not self._outbox.deliver(deliveries):
+                return  # the loop was closed: nobody can read any more
+
+    def _apply_waiting(self, core: EngineCore) -> None:
+        """Take commands that came while the model ran: what was aborted needs no detokenising."""
+        for command in self.mailbox.drain():
+            _apply(command, core)
+
+
+def _apply(command: Command, core: EngineCore) -> None:
+    match command:
+        case Add(submission):
+            core.add(submission)
+        case Abort(request_id):
+            core.abort(request_id)
+        case Call(function):
+            function(core)
+
+
+_running: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    """Stop every thread before the interpreter takes its modules away."""
+    executors = list(_running)
+    for executor in executors:
+        executor.stop()
+    deadline = time.monotonic() + EXIT_TIMEOUT
+    for executor in executors:
+        executor.join(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_stop_all)
+
+
+def build_from_files(config: EngineConfig) -> EngineCore:
+    """Build the core that ``config`` asks for: the `Build` of real engines."""
+    from tinyllm.engine.build import build_core  # imports torch, which is wanted on the executor thread only
+
+    return build_core(config)

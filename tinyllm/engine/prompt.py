@@ -1,0 +1,79 @@
+"""Prompts made ready on the caller's side: text to token ids, and a checked request to a `Submission`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyllm.engine.loaded import LoadedModel
+from tinyllm.engine.messages import RequestOptions, Submission
+from tinyllm.engine.validation import check_prompt_ids, check_text, output_limit
+from tinyllm.errors import ChatTemplateError, InvalidRequestError
+from tinyllm.params import SamplingParams
+
+__all__ = ["RenderedPrompt", "encode_prompt", "make_submission", "render_prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A conversation as the model sees it."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+def encode_prompt(model: LoadedModel, text: str) -> list[int]:
+    """Return the token ids of a prompt."""
+    text = check_text(text, "prompt")
+    if model.tokenizer is None:
+        raise InvalidRequestError(
+            "this model has no tokenizer, so the prompt must be a list of token ids", param="prompt"
+        )
+    return model.tokenizer.encode(text)
+
+
+def render_prompt(
+    model: LoadedModel,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    template_kwargs: Mapping[str, Any] | None,
+) -> RenderedPrompt:
+    """Apply the model's chat template, and encode what it gives. May take long: see `TextWorker`."""
+    if model.tokenizer is None or model.chat_templates is None:
+        raise ChatTemplateError("this model has no chat template: give the prompt as text", param="messages")
+    text = model.chat_templates.render(messages, tools=tools, **(template_kwargs or {}))
+    check_text(text, "messages")
+    return RenderedPrompt(text, tuple(model.tokenizer.encode_chat(text)))
+
+
+def make_submission(model: LoadedModel, prompt: Sequence[int], options: RequestOptions) -> Submission:
+    """Check the prompt against the model's context, and put the request together."""
+    ids = check_prompt_ids(prompt, model.info)
+    params, arrival = options.params, options.arrival_time
+    return Submission(
+        request_id=options.request_id,
+        prompt_token_ids=ids,
+        params=params,
+        max_tokens=output_limit(len(ids), params, model.info),
+        arrival_time=arrival,
+        priority=options.priority,
+        deadline=None if options.timeout is None else arrival + options.timeout,
+        queue_deadline=None if options.queue_timeout is None else arrival + options.queue_timeout,
+        cache_salt=options.cache_salt,
+        bad_word_token_ids=_bad_words(model, params),
+        credit=options.credit,
+    )
+
+
+def _bad_words(model: LoadedModel, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+    """Return the token ids of each bad word as it begins a text, and as it follows a space."""
+    if model.tokenizer is None:
+        return ()
+    found: dict[tuple[int, ...], None] = {}
+    for word in params.bad_words:
+        for text in (word, " " + word.lstrip()):
+            ids = tuple(model.tokenizer.encode(text, add_special_tokens=False))
+            if ids:
+                found[ids] = None
+    return tuple(found)

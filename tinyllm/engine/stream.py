@@ -1,0 +1,207 @@
+"""`TokenStream`: one request's answers, as they are made."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Protocol
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from tinyllm.core.request import StreamCredit
+from tinyllm.engine.collect import Collector
+from tinyllm.engine.messages import Delivery
+from tinyllm.errors import RequestAbortedError, TinyLLMError
+from tinyllm.outputs import GenerationResult, RequestOutput, TokenLogprob
+from tinyllm.params import SamplingParams
+
+__all__ = ["StreamOwner", "TokenStream"]
+
+
+class StreamOwner(Protocol):
+    """What a stream needs of its engine. Both calls never block and may come from any thread."""
+
+    def abandon(self, request_id: str) -> None:
+        """Nobody will read on: abort the request."""
+        ...
+
+    def wake(self) -> None:
+        """A stream that was full has room."""
+        ...
+
+
+class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
+    """The pieces of one request, in order: ``async for piece in stream``, or ``await stream`` for the whole.
+
+    With ``n`` answers their pieces interleave, told apart by ``piece.index``. The stream ends after each
+    answer's last piece. A request that ends abnormally raises its error after the pieces before it:
+    `RequestAbortedError`, `RequestTimeoutError`, `SlowConsumerError`, `RequestFailedError` or
+    `EngineDeadError`; a prompt that was encoded in the background may also raise `InvalidRequestError`.
+
+    A stream that is not read to its end should be closed; leaving an ``async for`` by ``break``, cancellation
+    of the reader and garbage collection do that, and ``async with stream`` does it for certain. It belongs to
+    the event loop of its engine, and to one reader at a time.
+    """
+
+    def __init__(
+        self, owner: StreamOwner, request_id: str, params: SamplingParams, credit: StreamCredit
+    ) -> None:
+        self.request_id = request_id
+        self.params = params
+        """The effective values: the request's own, else the model's defaults, else neutral."""
+        self.prompt_token_ids: tuple[int, ...] = ()
+        """Empty until the prompt is encoded; known by the first piece at the latest."""
+        self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+        """Known with the first piece, if asked for; the prompt's first token has none."""
+        self._owner = owner
+        self._credit = credit
+        self._items: deque[tuple[RequestOutput, ...]] = deque()  # what steps delivered, and nobody read yet
+        self._pieces: deque[RequestOutput] = deque()  # the rest of the item that is being read
+        self._waiter: anyio.Event | None = None
+        self._finished = False  # the engine's last word has come
+        self._error: TinyLLMError | None = None
+        self._reading = False
+        self._touched = False
+        self._result: GenerationResult | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the engine's last word has come, or the stream was closed; pieces may be left to read."""
+        return self._finished
+
+    # Reading.
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        self._touched = True
+        if not self._pieces:
+            await self._next_item()
+        return self._pieces.popleft()
+
+    async def _next_item(self) -> None:
+        if self._items:
+            await self._exclusively(checkpoint)  # a reader that always finds something must not starve others
+        elif not self._finished:
+            await self._exclusively(self._wait)
+        if not self._items:
+            raise self._error or StopAsyncIteration
+        self._pieces.extend(self._items.popleft())
+        self._credit.read += 1  # first store, then test: the other order loses wake-ups
+        if self._credit.stalled:
+            self._owner.wake()
+
+    async def _exclusively(self, pause: Callable[[], Awaitable[None]]) -> None:
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        self._reading = True
+        try:
+            await pause()
+        except anyio.get_cancelled_exc_class():  # nobody will read on
+            self.close()
+            raise
+        finally:
+            self._reading = False
+
+    async def _wait(self) -> None:
+        self._waiter = anyio.Event()
+        try:
+            await self._waiter.wait()
+        finally:
+            self._waiter = None
+
+    async def wait(self) -> None:
+        """Wait until a read would not: there is a piece, or the stream has ended.
+
+        Unlike a read, this may be cancelled (by a timeout, say) and the stream goes on.
+        """
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        if self._pieces or self._items or self._finished:
+            return
+        self._reading = True
+        try:
+            await self._wait()
+        finally:
+            self._reading = False
+
+    async def collect(self) -> GenerationResult:
+        """Read to the end and return the whole; the same as ``await stream``.
+
+        Raises ``RuntimeError`` if pieces have been read already: they would be missing.
+        """
+        if self._result is None:
+            if self._touched:
+                raise RuntimeError("this stream is being read piece by piece; it cannot be awaited as well")
+            collector = Collector()
+            async for piece in self:
+                collector.add(piece)
+            self._result = collector.result(
+                self.request_id, self.prompt_token_ids, self.params, self.prompt_logprobs
+            )
+        return self._result
+
+    def __await__(self) -> Generator[object, object, GenerationResult]:
+        return self.collect().__await__()
+
+    # Ending.
+
+    def close(self) -> None:
+        """Stop the request, unless it has ended, and forget what was not read.
+
+        Reading on raises `RequestAbortedError` if anything is missing.
+        """
+        if not self._finished:
+            self._owner.abandon(self.request_id)
+        if not self._finished or self._items or self._pieces:
+            self._error = RequestAbortedError("the stream was closed before its end")
+        self._finished = True
+        self._items.clear()
+        self._pieces.clear()
+        self._notify()
+
+    async def aclose(self) -> None:
+        """Do the same as `close`."""
+        self.close()
+
+    async def __aenter__(self) -> TokenStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # May run on any thread, in the middle of anything: it only puts an abort.
+        if not self._finished:
+            self._owner.abandon(self.request_id)
+
+    # The engine's side, on the event loop.
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take what a step made. There is room: the request had credit for it, and an end takes none."""
+        if self._finished:
+            return
+        if delivery.prompt_logprobs is not None:
+            self.prompt_logprobs = delivery.prompt_logprobs
+        if delivery.pieces:
+            self._items.append(delivery.pieces)
+            self._notify()
+        if delivery.finished:
+            self.end(delivery.error)
+
+    def end(self, error: TinyLLMError | None) -> None:
+        """Take the last word; later ones change nothing."""
+        if self._finished:
+            return
+        self._finished = True
+        self._error = error
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._waiter is not None:
+            self._waiter.set()
