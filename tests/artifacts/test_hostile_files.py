@@ -34,6 +34,8 @@ from tinyllm.errors import (
 )
 
 MAX_SECONDS: Final = 2.0
+MAX_WAIT: Final = 20.0
+"""Nothing may block; the machine may have other work, so this is not the measure of speed."""
 MAX_BYTES: Final = 256 << 20
 EMBED: Final = "model.embed_tokens.weight"
 
@@ -615,10 +617,10 @@ def test_a_hostile_model_gives_one_typed_error(case: str, tmp_path: Path) -> Non
     model = write_model(tmp_path / "model")
     damage(model)
 
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     with pytest.raises(ArtifactError) as caught:
         open_model(str(model))
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
 
     tracemalloc.start()  # on its own: it makes everything several times slower
     try:
@@ -636,7 +638,8 @@ def test_a_hostile_model_gives_one_typed_error(case: str, tmp_path: Path) -> Non
     assert "/etc/passwd" not in text
     assert len(text) < 500
     assert text.isprintable()
-    assert seconds < MAX_SECONDS
+    assert cpu_seconds < MAX_SECONDS
+    assert seconds < MAX_WAIT
     assert peak < MAX_BYTES
 
 
