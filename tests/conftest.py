@@ -49,3 +49,13 @@ def tiny_qwen2() -> Path:
 def tiny_qwen3() -> Path:
     """A random Qwen3: q/k norm, explicit head_dim, the real Qwen3 tokenizer."""
     return _checkpoint("tiny-qwen3")
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo model in the user's cache, so that code which names no model runs."""
+    from tinyllm.artifacts.cache import cache_directory
+    from tinyllm.artifacts.resolve import open_model
+
+    open_model(None, progress=False)
+    return cache_directory()

@@ -67,6 +67,8 @@ INLINE vec rounded(vec x, int bf16) {
     return bf16 ? (vec)(__builtin_convertvector(round_to_bf16(x), wvec) << 16) : x;
 }
 
+INLINE float rounded_scalar(float x, int bf16) { return bf16 ? from_bf16(to_bf16(x)) : x; }
+
 INLINE vec max_of(vec a, vec b) {
     ivec first = a > b;
     return (vec)(((ivec)a & first) | ((ivec)b & ~first));

@@ -5,87 +5,108 @@
  */
 #include "common.h"
 
+INLINE void add_rms_norm_row(const void *x, void *residual, const void *weight, void *out, int64_t at, int64_t dim,
+                             float eps, int bf16) {
+    int64_t whole = dim / LANES * LANES;
+    vec squares = splat(0);
+    float rest = 0;
+    for (int64_t i = at; i < at + whole; i += LANES) {
+        vec h = load(residual, i, bf16);
+        if (x) {
+            h = rounded(h + load(x, i, bf16), bf16);
+            store(residual, i, h, bf16);
+        }
+        squares += h * h;
+    }
+    for (int64_t i = at + whole; i < at + dim; i++) {
+        if (x) set(residual, i, get(residual, i, bf16) + get(x, i, bf16), bf16);
+        rest += get(residual, i, bf16) * get(residual, i, bf16);
+    }
+    float scale = 1.0f / __builtin_sqrtf((horizontal_sum(squares) + rest) / (float)dim + eps);
+    for (int64_t i = 0; i < whole; i += LANES)
+        store(out, at + i, rounded(load(residual, at + i, bf16) * scale, bf16) * load(weight, i, bf16), bf16);
+    for (int64_t i = whole; i < dim; i++)
+        set(out, at + i, rounded_scalar(get(residual, at + i, bf16) * scale, bf16) * get(weight, i, bf16), bf16);
+}
+
 /* residual += x (where x is given); out = residual / rms(residual) * weight. Rows of `dim` elements. */
 void tinyllm_add_rms_norm(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
                           float eps, int32_t bf16, int32_t num_threads) {
-    int64_t whole = dim / LANES * LANES;
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > 32768)
     for (int64_t row = 0; row < rows; row++) {
-        int64_t at = row * dim;
-        vec squares = splat(0);
-        float rest = 0;
-        for (int64_t i = 0; i < whole; i += LANES) {
-            vec h = load(residual, at + i, bf16);
-            if (x) {
-                h = rounded(h + load(x, at + i, bf16), bf16);
-                store(residual, at + i, h, bf16);
-            }
-            squares += h * h;
-        }
-        for (int64_t i = whole; i < dim; i++) {
-            if (x) set(residual, at + i, get(residual, at + i, bf16) + get(x, at + i, bf16), bf16);
-            float h = get(residual, at + i, bf16);
-            rest += h * h;
-        }
-        float scale = 1.0f / __builtin_sqrtf((horizontal_sum(squares) + rest) / (float)dim + eps);
-        for (int64_t i = 0; i < whole; i += LANES) {
-            vec normed = rounded(load(residual, at + i, bf16) * scale, bf16);
-            store(out, at + i, normed * load(weight, i, bf16), bf16);
-        }
-        for (int64_t i = whole; i < dim; i++) {
-            float normed = get(residual, at + i, bf16) * scale;
-            if (bf16) normed = from_bf16(to_bf16(normed));
-            set(out, at + i, normed * get(weight, i, bf16), bf16);
-        }
+        if (bf16) add_rms_norm_row(x, residual, weight, out, row * dim, dim, eps, 1);
+        else add_rms_norm_row(x, residual, weight, out, row * dim, dim, eps, 0);
+    }
+}
+
+INLINE void silu_and_mul_row(const void *gate_up, void *out, int64_t gate, int64_t to, int64_t dim, int bf16) {
+    int64_t whole = dim / LANES * LANES, up = gate + dim;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        vec g = load(gate_up, gate + i, bf16);
+        vec silu = rounded(g / (1.0f + exp_of(-g)), bf16);
+        store(out, to + i, silu * load(gate_up, up + i, bf16), bf16);
+    }
+    for (int64_t i = whole; i < dim; i++) {
+        vec g = splat(get(gate_up, gate + i, bf16));
+        vec silu = rounded(g / (1.0f + exp_of(-g)), bf16);
+        set(out, to + i, silu[0] * get(gate_up, up + i, bf16), bf16);
     }
 }
 
 /* out = silu(gate) * up, for rows [gate | up] of 2 * dim elements. */
 void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t dim, int32_t bf16,
                           int32_t num_threads) {
-    int64_t whole = dim / LANES * LANES;
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > 32768)
     for (int64_t row = 0; row < rows; row++) {
-        int64_t gate = row * 2 * dim, up = gate + dim, to = row * dim;
-        for (int64_t i = 0; i < whole; i += LANES) {
-            vec g = load(gate_up, gate + i, bf16);
-            vec silu = rounded(g / (1.0f + exp_of(-g)), bf16);
-            store(out, to + i, silu * load(gate_up, up + i, bf16), bf16);
-        }
-        for (int64_t i = whole; i < dim; i++) {
-            vec g = splat(get(gate_up, gate + i, bf16));
-            vec silu = rounded(g / (1.0f + exp_of(-g)), bf16);
-            set(out, to + i, silu[0] * get(gate_up, up + i, bf16), bf16);
-        }
+        if (bf16) silu_and_mul_row(gate_up, out, row * 2 * dim, row * dim, dim, 1);
+        else silu_and_mul_row(gate_up, out, row * 2 * dim, row * dim, dim, 0);
     }
 }
 
-/* Normalise (where weights are given) and rotate each head of q and k in place; halves are (i, i + dim / 2). */
-void tinyllm_norm_rope(void *qkv, const void *q_weight, const void *k_weight, const float *cos, const float *sin,
-                       int64_t tokens, int64_t stride, int64_t num_heads, int64_t num_kv_heads, int64_t dim, float eps,
-                       int32_t bf16, int32_t num_threads) {
+INLINE float sum_of_squares(const float *x, int64_t n) {
+    vec squares = splat(0);
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) squares += *(const uvec *)(x + i) * *(const uvec *)(x + i);
+    for (; i < n; i++) rest += x[i] * x[i];
+    return horizontal_sum(squares) + rest;
+}
+
+enum { MAX_HEAD_DIM = 512 };
+
+INLINE void norm_rotate_head(void *head, const void *weight, const void *cos, const void *sin, int64_t dim, float eps,
+                             int bf16) {
+    float x[MAX_HEAD_DIM];
     int64_t half = dim / 2;
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (tokens * num_heads * dim > 32768)
-    for (int64_t t = 0; t < tokens; t++)
-        for (int64_t h = 0; h < num_heads + num_kv_heads; h++) {
-            int64_t at = t * stride + h * dim;
-            const void *weight = h < num_heads ? q_weight : k_weight;
-            float x[512];
-            for (int64_t i = 0; i < dim; i++) x[i] = get(qkv, at + i, bf16);
-            if (weight) {
-                float squares = 0;
-                for (int64_t i = 0; i < dim; i++) squares += x[i] * x[i];
-                float scale = 1.0f / __builtin_sqrtf(squares / (float)dim + eps);
-                for (int64_t i = 0; i < dim; i++) {
-                    float normed = bf16 ? from_bf16(to_bf16(x[i] * scale)) : x[i] * scale;
-                    normed *= get(weight, i, bf16);
-                    x[i] = bf16 ? from_bf16(to_bf16(normed)) : normed;
-                }
-            }
-            for (int64_t i = 0; i < half; i++) {
-                float c = cos[t * half + i], s = sin[t * half + i];
-                set(qkv, at + i, x[i] * c - x[i + half] * s, bf16);
-                set(qkv, at + half + i, x[i + half] * c + x[i] * s, bf16);
-            }
+    for (int64_t i = 0; i < dim; i++) x[i] = get(head, i, bf16);
+    if (weight) {
+        float scale = 1.0f / __builtin_sqrtf(sum_of_squares(x, dim) / (float)dim + eps);
+        for (int64_t i = 0; i < dim; i++)
+            x[i] = rounded_scalar(rounded_scalar(x[i] * scale, bf16) * get(weight, i, bf16), bf16);
+    }
+    const float *first = x, *second = x + half;
+    for (int64_t i = 0; i < half; i++) {
+        float c = get(cos, i, bf16), s = get(sin, i, bf16);
+        float a = first[i], b = second[i];
+        set(head, i, rounded_scalar(a * c, bf16) - rounded_scalar(b * s, bf16), bf16);
+        set(head, half + i, rounded_scalar(b * c, bf16) + rounded_scalar(a * s, bf16), bf16);
+    }
+}
+
+/* Normalise (where weights are given) and rotate each head of q and k in place. A token's row is its q heads, its
+ * k heads, and more that is left alone; cos and sin are [tokens, dim / 2], and pairs are (i, i + dim / 2). */
+void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight, const void *cos, const void *sin,
+                         int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k, int64_t dim, float eps,
+                         int32_t bf16, int32_t num_threads) {
+    int64_t size = bf16 ? 2 : 4;
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (tokens * (num_q + num_k) * dim > 32768)
+    for (int64_t t = 0; t < tokens; t++) {
+        const char *c = (const char *)cos + t * (dim / 2) * size, *s = (const char *)sin + t * (dim / 2) * size;
+        for (int64_t h = 0; h < num_q + num_k; h++) {
+            char *head = (char *)heads + (t * stride + h * dim) * size;
+            const void *weight = h < num_q ? q_weight : k_weight;
+            if (bf16) norm_rotate_head(head, weight, c, s, dim, eps, 1);
+            else norm_rotate_head(head, weight, c, s, dim, eps, 0);
         }
+    }
 }
