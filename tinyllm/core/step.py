@@ -68,6 +68,7 @@ class ModelRunnerOutput:
     """What a step computed, by request id."""
 
     sampled: dict[str, SampledToken] = field(default_factory=dict)
+    """For requests that sampled; one whose prompt could not be scored has its error here, too."""
     prompt_scores: dict[str, list[TokenScores]] = field(default_factory=dict)
     """For requests that `Request.wants_prompt_scores`: scores of the prompt tokens that this step's rows
     predict, from token ``start + 1`` on."""
