@@ -27,7 +27,8 @@ class Admission:
         self.kv, self.running = kv, running
         self.max_running = min(config.max_num_seqs, config.max_num_batched_tokens)
         """With a token of the budget for each running request, none of them waits for the others."""
-        self._long = config.long_prefill_threshold or config.max_num_batched_tokens
+        self.long = config.long_prefill_threshold or config.max_num_batched_tokens
+        """Prompts with more tokens left than this are long."""
         self._max_long = max(1, config.max_num_partial_prefills - 1)
 
     def start(self, request: Request) -> bool:
@@ -56,10 +57,10 @@ class Admission:
 
     def leaves_room(self, request: Request, prefills: Sequence[Request]) -> bool:
         """Whether a short prompt could still start beside these and this one: long ones leave one place."""
-        if request.num_tokens <= self._long:
+        if request.num_tokens <= self.long:
             return True
-        num_long = sum(other.num_tokens - other.num_computed_tokens > self._long for other in prefills)
-        return num_long < self._max_long or self.num_uncached_tokens(request) <= self._long
+        num_long = sum(other.num_tokens - other.num_computed_tokens > self.long for other in prefills)
+        return num_long < self._max_long or self.num_uncached_tokens(request) <= self.long
 
     def num_uncached_tokens(self, request: Request) -> int:
         """Return how many of a waiting request's tokens would have to be computed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 from tinyllm.core.admission import Admission
-from tinyllm.core.fair_share import fair_shares
+from tinyllm.core.fair_share import prefill_shares
 from tinyllm.core.integrity import require
 from tinyllm.core.kv_cache_manager import KVCacheManager
 from tinyllm.core.request import Request, RequestStatus
@@ -218,18 +218,21 @@ class Scheduler:
         """
         # Blocks that were just taken from one request are not given to a new one.
         candidates = iter([] if output.preempted else list(self.waiting))
+        long = self._admission.long
         longest: int | None = None
         while True:
-            size = min(self._max_prefills, budget)  # at least one token for each
-            while len(group) < size:
+            size = min(self._max_prefills, budget)
+            wants = [self._num_tokens_left(request) for request in group]
+            while len(group) < size and sum(want for want in wants if want <= long) < budget:
                 request = self._admit_next(candidates, group, longest, output, now)
                 if request is None:
                     break
                 group.append(request)
-            wants = [self._num_tokens_left(request) for request in group]
-            shares = wants if self._one_shot else fair_shares(wants, budget)
+                wants.append(self._num_tokens_left(request))
+            shares = wants if self._one_shot else prefill_shares(wants, budget, long)
             for request, num_new_tokens in zip(group, shares, strict=True):
-                self._plan(request, num_new_tokens, output)
+                if num_new_tokens:
+                    self._plan(request, num_new_tokens, output)
             budget -= sum(shares)
             if len(group) < size or budget <= 0:
                 return
