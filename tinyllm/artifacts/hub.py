@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import errno
 import glob
-import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tinyllm.artifacts.directory import CONFIG_FILE, read_json
+from tinyllm.artifacts.directory import (
+    CONFIG_FILE,
+    GENERATION_CONFIG_FILE,
+    TOKENIZER_CONFIG_FILE,
+    read_json,
+)
 from tinyllm.artifacts.files import ModelDirectory
 from tinyllm.artifacts.json_file import Fields
 from tinyllm.artifacts.safetensors import INDEX_FILE, SINGLE_FILE
+from tinyllm.artifacts.templates import TEMPLATE_FILE, TEMPLATE_FOLDERS
 from tinyllm.errors import ArtifactError, ModelDownloadError, ModelNotFoundError, UnsupportedModelError
 
 __all__ = ["fetch_snapshot"]
 
-_SMALL_FILES: Final = re.compile(
-    r"config\.json|generation_config\.json"
-    r"|tokenizer\.json|tokenizer_config\.json|tokenizer\.model"
-    r"|chat_template\.jinja|(additional_)?chat_templates/[^/]+\.jinja"
+_SMALL_FILES: Final = (
+    CONFIG_FILE,
+    GENERATION_CONFIG_FILE,
+    TOKENIZER_CONFIG_FILE,
+    "tokenizer.json",
+    "tokenizer.model",
+    TEMPLATE_FILE,
+    *(f"{folder}/*.jinja" for folder in TEMPLATE_FOLDERS),
 )
 
 
@@ -37,42 +46,44 @@ def fetch_snapshot(
 ) -> tuple[Path, str]:
     """Return the directory with the files of a model of the Hub, and the commit they are of.
 
-    ``revision`` (a branch, tag or commit; default: the main branch) is looked up once, with ``config.json``;
-    all other files are of the same commit. What is in the cache already is not fetched again, and a broken
-    transfer goes on where it stopped. ``token``, ``cache_dir`` and ``endpoint`` default to what
-    ``huggingface_hub`` takes from the environment. With ``offline``, also set by ``HF_HUB_OFFLINE=1``, only
-    the cache is looked at.
+    ``revision`` (a branch, tag or commit; default: the main branch) is looked up once, and every file is of
+    the commit that it then is. What is in the cache already is not fetched again, and a broken transfer goes
+    on where it stopped. ``token``, ``cache_dir`` and ``endpoint`` default to what ``huggingface_hub`` takes
+    from the environment. With ``offline``, also set by ``HF_HUB_OFFLINE=1``, only the cache is looked at.
 
     Raises `ModelNotFoundError`, `ModelDownloadError`, or `UnsupportedModelError` for a repository without
     safetensors files.
     """
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import constants, snapshot_download
 
     offline = offline or constants.HF_HUB_OFFLINE
     source: dict[str, Any] = {"cache_dir": cache_dir, "token": token, "endpoint": endpoint}
     with _typed_errors(repo_id, revision, offline), _progress_bars(progress):
-        config = Path(
-            hf_hub_download(repo_id, CONFIG_FILE, revision=revision, local_files_only=offline, **source)
-        )
-        commit = config.parent.name
+        small: dict[str, Any] = {"allow_patterns": list(_SMALL_FILES), "local_files_only": offline}
+        snapshot = Path(snapshot_download(repo_id, revision=revision, **small, **source))
+        if not (snapshot / CONFIG_FILE).exists():
+            raise ModelNotFoundError(
+                f"{repo_id} has no {CONFIG_FILE}, so it is not a model that tinyllm reads"
+            )
         if offline:
-            _refuse_partial(config.parent, repo_id)
+            _refuse_partial(snapshot, repo_id)
         else:
-            _fetch_files(repo_id, commit, source)
-    return config.parent, commit
+            _fetch_weights(repo_id, snapshot, source)
+    return snapshot, snapshot.name
 
 
-def _fetch_files(repo_id: str, commit: str, source: dict[str, Any]) -> None:
+def _fetch_weights(repo_id: str, snapshot: Path, source: dict[str, Any]) -> None:
+    """Fetch the one file with the weights, or the index and its shards, of the snapshot's commit."""
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
+    commit = snapshot.name
     api = HfApi(endpoint=source["endpoint"], token=source["token"])
-    names = set(api.list_repo_files(repo_id, revision=commit))
-    wanted = {name for name in names if _SMALL_FILES.fullmatch(name)}
+    names = api.list_repo_files(repo_id, revision=commit)
     if SINGLE_FILE in names:
-        wanted.add(SINGLE_FILE)
+        wanted = {SINGLE_FILE}
     elif INDEX_FILE in names:
-        index = Path(hf_hub_download(repo_id, INDEX_FILE, revision=commit, **source))
-        wanted |= {INDEX_FILE, *_shards(index.parent)}
+        hf_hub_download(repo_id, INDEX_FILE, revision=commit, **source)
+        wanted = _shards(snapshot)
     else:
         raise _no_safetensors(repo_id, names)
     patterns = [glob.escape(name) for name in wanted]
@@ -144,9 +155,7 @@ def _typed(error: Exception, repo_id: str, revision: str, offline: bool) -> Arti
                 f"{repo_id} is gated: accept its terms on its page, then set HF_TOKEN to your account's token"
             )
         case errors.RepositoryNotFoundError():
-            return ModelNotFoundError(
-                f"there is no model {repo_id}, or it is private: check the name, or set HF_TOKEN"
-            )
+            return _no_access(repo_id)
         case errors.RevisionNotFoundError():
             return ModelNotFoundError(f"{repo_id} has no revision {revision[:100]!r}")
         case errors.LocalEntryNotFoundError() if offline:
@@ -154,13 +163,13 @@ def _typed(error: Exception, repo_id: str, revision: str, offline: bool) -> Arti
                 f"{repo_id} (revision {revision[:100]!r}) is not in the cache, and offline mode is on; "
                 "fetch it once without offline mode"
             )
+        case errors.HfHubHTTPError() | errors.LocalEntryNotFoundError() if _status(error) in (401, 403):
+            return _no_access(repo_id)
         case errors.LocalEntryNotFoundError():
             return ModelDownloadError(
                 f"{repo_id} could not be fetched ({_cause(error)}) and is not in the cache; "
                 "check the network and try again"
             )
-        case errors.EntryNotFoundError():
-            return ModelNotFoundError(f"{repo_id} has no {CONFIG_FILE} at {revision[:100]!r}; it is no model")
         case errors.HFValidationError():
             return ModelNotFoundError(f"{repo_id[:100]!r} is not a model id: it must be like org/name")
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
@@ -168,16 +177,31 @@ def _typed(error: Exception, repo_id: str, revision: str, offline: bool) -> Arti
                 f"{repo_id}: the disk is full; free some space, or use another cache directory"
             )
     return ModelDownloadError(
-        f"{repo_id} could not be fetched ({_cause(error)}); what came so far is kept: try again"
+        f"{repo_id} could not be fetched ({_cause(error)}); what came so far is kept: check the network and "
+        "try again, or use what is in the cache with offline mode"
+    )
+
+
+def _no_access(repo_id: str) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"there is no model {repo_id}, or it is private: check the name, or set HF_TOKEN to a token that may "
+        "read it"
     )
 
 
 def _cause(error: BaseException) -> str:
     """Name the fault without addresses or paths: an HTTP status, a system error, or the error's type."""
-    root = error
-    while root.__cause__ is not None:
-        root = root.__cause__
-    status = getattr(getattr(root, "response", None), "status_code", None)
-    if status is not None:
+    if status := _status(error):
         return f"HTTP status {status}"
+    root = _root(error)
     return getattr(root, "strerror", None) or type(root).__name__
+
+
+def _status(error: BaseException) -> int | None:
+    return getattr(getattr(_root(error), "response", None), "status_code", None)
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,0 +1,39 @@
+"""``tinyllm convert``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.artifacts.gguf_files import random_weights, write_model
+from tinyllm.artifacts.directory import open_directory
+from tinyllm.cli.main import main
+from tinyllm.text.tokenizer import load_tokenizer
+
+
+def test_convert_writes_a_whole_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_model(tmp_path / "m.gguf", random_weights("qwen3"), arch="qwen3")
+    out = tmp_path / "out"
+    command = ["convert", str(source), str(out), "--dtype", "bfloat16", "--no-progress"]
+    assert main(command) == 0
+    assert capsys.readouterr() == (f"wrote {out}\n", "")
+    model = open_directory(out)
+    assert model.config.dtype == "bfloat16"
+    assert model.tokenizer is not None
+    assert load_tokenizer(model.tokenizer).encode("abba") == [3, 5, 4]
+    assert main(command) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0
+
+
+def test_convert_shows_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_model(tmp_path / "m.gguf", random_weights("qwen3"), arch="qwen3")
+    assert main(["convert", str(source), str(tmp_path / "out")]) == 0
+    assert "Converting" in capsys.readouterr().err
+
+
+def test_convert_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04")
+    assert main(["convert", str(tmp_path / "m.gguf"), str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "tinyllm convert: m.gguf: not a GGUF file (wrong magic)\n"
