@@ -68,7 +68,8 @@ def preflight(
 ) -> None:
     """Run a model of one small layer, to see that every operator works with this dtype here.
 
-    ``backend`` is by default the one that ``auto`` means, ``kv_cache_dtype`` is by default ``dtype``. Raises `DeviceError` when one does not. Logs a warning where bfloat16 works but is emulated.
+    ``backend`` is by default the one that ``auto`` means, ``kv_cache_dtype`` is by default ``dtype``. Raises
+    `DeviceError` when one does not. Logs a warning where bfloat16 works but is emulated.
     """
     try:
         logits = _probe(device, dtype, backend or get_backend("auto", device), kv_cache_dtype)
