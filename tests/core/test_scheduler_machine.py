@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.core.harness import EOS, alone, examples, make_engine, make_request
 from tinyllm.core.admission import MAX_PREEMPTIONS
@@ -17,6 +18,7 @@ from tinyllm.params import SamplingParams
 
 STALL_TIMEOUT = 20.0
 BUDGET = 6
+MAX_MODEL_LEN = 24
 
 
 @dataclass
@@ -57,7 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_size,
             enable_prefix_caching=caching,
             max_cached_blocks=bound,
-            max_model_len=24,
+            max_model_len=MAX_MODEL_LEN,
             max_num_seqs=seats,
             max_num_batched_tokens=BUDGET,
             max_num_partial_prefills=partial,
@@ -73,22 +75,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- what clients do
 
     @rule(
-        family=st.sampled_from([(1,), (1, 2), (3,)]),
-        length=st.integers(1, 14),
-        max_tokens=st.integers(0, 12),
+        prompts=st.lists(
+            st.tuples(st.sampled_from([(1,), (1, 2), (3,)]), st.integers(1, 14)), min_size=1, max_size=4
+        ),
+        max_tokens=st.sampled_from([0, 1, 2, 5, 12, 18]),
         n=st.sampled_from([1, 1, 1, 2, 3]),
-        stops=st.booleans(),
+        stops=st.sampled_from([True, False, False]),
         priority=st.sampled_from([0, 0, 0, -2, 3]),
         salt=st.sampled_from(["", "", "x"]),
-        capacity=st.sampled_from([None, 1, 2, 5]),
-        deadline=st.sampled_from([None, None, 15.0]),
-        queue_deadline=st.sampled_from([None, None, 5.0]),
+        capacity=st.sampled_from([None, None, 1, 2, 5]),
+        deadline=st.sampled_from([None, None, None, 15.0]),
+        queue_deadline=st.sampled_from([None, None, None, 5.0]),
         scores=st.sampled_from([False, False, True]),
     )
-    def submit(
+    def submit(self, prompts: list[tuple[tuple[int, ...], int]], **options: Any) -> None:
+        """Submit some prompts that begin alike, all with the same options."""
+        for family, length in prompts:
+            self.submit_one((family * length)[:length], **options)
+
+    def submit_one(
         self,
-        family: tuple[int, ...],
-        length: int,
+        prompt: tuple[int, ...],
         max_tokens: int,
         n: int,
         stops: bool,
@@ -100,12 +107,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         scores: bool,
     ) -> None:
         now = self.engine.clock.now
-        params = SamplingParams(n=n, stop_token_ids=(5, 6), prompt_logprobs=0 if scores else None)
+        stop_token_ids = (5, 6) if stops else ()
+        params = SamplingParams(n=n, stop_token_ids=stop_token_ids, prompt_logprobs=0 if scores else None)
         credit = None if capacity is None else StreamCredit(capacity)
         leader: Request | None = None
         for index in range(n):
             request = make_request(
-                (family * length)[:length],
+                prompt,
                 max_tokens,
                 params=params,
                 eos=[EOS] if stops else [],
@@ -121,28 +129,29 @@ class SchedulerMachine(RuleBasedStateMachine):
             try:
                 self.engine.scheduler.add_request(request)
             except ContextLengthError:
-                assert length + max_tokens > min(24, self.engine.kv.capacity)
+                assert len(prompt) + max_tokens > min(MAX_MODEL_LEN, self.engine.kv.capacity)
                 return
             leader = leader or request
             self.accepted.append(request)
         if credit is not None:
             self.credits.append(credit)
 
-    @precondition(lambda self: self.credits)
-    @rule(data=st.data())
-    def read(self, data: st.DataObject) -> None:
-        credit = data.draw(st.sampled_from(self.credits))
-        if credit.sent > credit.read:
-            credit.read += data.draw(st.integers(1, credit.sent - credit.read))
+    @rule(which=st.integers(0, 99), number=st.integers(1, 5))
+    def read(self, which: int, number: int) -> None:
+        unread = [credit for credit in self.credits if credit.sent > credit.read]
+        if unread:
+            credit = unread[which % len(unread)]
+            credit.read = min(credit.sent, credit.read + number)
 
     @rule(seconds=st.sampled_from([1.0, 1.0, 4.0]))
     def wait(self, seconds: float) -> None:
         self.engine.clock.now += seconds
 
-    @precondition(lambda self: self.accepted)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.accepted))
+    @rule(which=st.integers(0, 99))
+    def abort(self, which: int) -> None:
+        if not self.accepted:
+            return
+        request = self.accepted[-1 - which % len(self.accepted)]
         was_live = request not in self.ended
         assert (self.engine.scheduler.abort(request.request_id) is request) == was_live
         if was_live:
@@ -151,17 +160,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- steps
 
-    @rule(number=st.integers(1, 6))
+    @rule(number=st.integers(1, 4))
     def steps(self, number: int) -> None:
         for _ in range(number):
             self.step()
 
-    @precondition(lambda self: self.engine.scheduler.has_work())
-    @rule(data=st.data(), fault=st.sampled_from(["abort", "error", "stop string"]))
-    def step_with(self, data: st.DataObject, fault: str) -> None:
+    @rule(which=st.integers(0, 99), fault=st.sampled_from(["abort", "error", "stop string"]))
+    def step_with(self, which: int, fault: str) -> None:
         """A step in which one request is aborted, fails or is ended by the engine."""
-        victim = data.draw(st.sampled_from(list(self.engine.scheduler.requests.values())))
-        self.step(victim, fault)
+        live = list(self.engine.scheduler.requests.values())
+        if live:
+            self.step(live[which % len(live)], fault)
 
     def step(self, victim: Request | None = None, fault: str = "") -> SchedulerOutput:
         engine, scheduler = self.engine, self.engine.scheduler
@@ -252,8 +261,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_preemptions(self, output: SchedulerOutput, before: dict[Request, Before]) -> None:
         for request in output.preempted:
-            event("preempted")
-            assert request.num_preemptions - self.stalled_preemptions[request] <= MAX_PREEMPTIONS
+            stalled = self.stalled_preemptions[request]
+            event("preempted because stalled" if stalled else "preempted")
+            assert request.num_preemptions - stalled <= MAX_PREEMPTIONS
             if request in before and before[request].credit:
                 assert before[request].preemptions < MAX_PREEMPTIONS
         live = [r for r in before if r not in self.ended and before[r].credit]
