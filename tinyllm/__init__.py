@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,6 +132,8 @@ _HOMES: Final = {
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
+
+logging.getLogger("tinyllm").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

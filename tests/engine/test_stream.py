@@ -61,13 +61,14 @@ async def test_awaiting_collects() -> None:
     assert await stream is result
 
 
-async def test_a_stream_that_is_iterated_cannot_be_awaited() -> None:
+async def test_the_whole_is_there_after_reading_piece_by_piece() -> None:
     stream = make_stream(Owner())
-    stream.deliver(item("a"))
+    stream.deliver(item("a", "b"))
     await anext(stream)
-    with pytest.raises(RuntimeError, match="piece by piece"):
-        await stream
-    stream.close()
+    stream.deliver(item("c", end=True))
+    assert (await stream.result()).text == "abc"
+    assert [out.text async for out in stream] == []
+    assert (await stream).text == "abc"
 
 
 async def test_an_error_comes_after_the_pieces_before_it() -> None:

@@ -38,7 +38,7 @@ from tinyllm.errors import (
     RequestAbortedError,
     TinyLLMError,
 )
-from tinyllm.params import SamplingParams
+from tinyllm.params import SamplingDefaults, SamplingParams
 from tinyllm.text.tokenizer import Tokenizer
 
 __all__ = ["AsyncEngine", "EngineStatus"]
@@ -354,6 +354,11 @@ class AsyncEngine:
     def tokenizer(self) -> Tokenizer | None:
         """The model's tokenizer, safe on any thread; None if the model has none."""
         return self._loaded_model().tokenizer
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """What the model's own ``generation_config.json`` says about sampling."""
+        return self._loaded_model().sampling_defaults
 
     @property
     def num_requests(self) -> int:

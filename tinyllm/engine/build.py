@@ -20,7 +20,7 @@ from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolv
 from tinyllm.runner.kv_cache import KVCachePlan, plan_kv_cache
 from tinyllm.runner.model_runner import ModelRunner
 from tinyllm.text.chat_template import ChatTemplates
-from tinyllm.text.tokenizer import Tokenizer, eos_token_ids, load_tokenizer
+from tinyllm.text.tokenizer import eos_token_ids, load_tokenizer
 
 __all__ = ["build_core"]
 
@@ -39,7 +39,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         offline=config.offline,
     )
     tokenizer = load_tokenizer(artifacts.tokenizer) if artifacts.tokenizer is not None else None
-    templates = _chat_templates(config, artifacts, tokenizer)
+    templates = ChatTemplates.for_model(artifacts, tokenizer, override=config.chat_template)
 
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, artifacts.config.dtype)
@@ -96,17 +96,6 @@ def build_core(config: EngineConfig) -> EngineCore:
     return EngineCore(
         config, loaded, _kv_cache(config, artifacts, plan, info), runner, context=torch.inference_mode
     )
-
-
-def _chat_templates(
-    config: EngineConfig, artifacts: ModelArtifacts, tokenizer: Tokenizer | None
-) -> ChatTemplates | None:
-    sources = dict(artifacts.chat_templates)
-    if config.chat_template is not None:
-        sources = {"default": config.chat_template}
-    if tokenizer is None or not sources:
-        return None
-    return ChatTemplates(sources, tokenizer.special_tokens)
 
 
 def _kv_cache(

@@ -14,6 +14,8 @@ from tinyllm.params import SamplingParams
 
 __all__ = ["RenderedPrompt", "encode_prompt", "make_submission", "render_prompt"]
 
+_OWN_VARIABLES = frozenset({"self", "messages", "tools"})
+
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
@@ -42,7 +44,14 @@ def render_prompt(
     """Apply the model's chat template, and encode what it gives. May take long: see `TextWorker`."""
     if model.tokenizer is None or model.chat_templates is None:
         raise ChatTemplateError("this model has no chat template: give the prompt as text", param="messages")
-    text = model.chat_templates.render(messages, tools=tools, **(template_kwargs or {}))
+    variables = dict(template_kwargs or {})
+    if any(not isinstance(name, str) or name in _OWN_VARIABLES for name in variables):
+        raise InvalidRequestError(
+            "chat_template_kwargs has a name that is no string, or that is set by other means "
+            f"({', '.join(sorted(_OWN_VARIABLES))})",
+            param="chat_template_kwargs",
+        )
+    text = model.chat_templates.render(messages, tools=tools, **variables)
     check_text(text, "messages")
     return RenderedPrompt(text, tuple(model.tokenizer.encode_chat(text)))
 

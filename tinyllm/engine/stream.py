@@ -63,7 +63,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         self._finished = False  # the engine's last word has come
         self._error: TinyLLMError | None = None
         self._reading = False
-        self._touched = False
+        self._collector = Collector()
         self._result: GenerationResult | None = None
 
     @property
@@ -77,10 +77,11 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         return self
 
     async def __anext__(self) -> RequestOutput:
-        self._touched = True
         if not self._pieces:
             await self._next_item()
-        return self._pieces.popleft()
+        piece = self._pieces.popleft()
+        self._collector.add(piece)
+        return piece
 
     async def _next_item(self) -> None:
         if self._items:
@@ -128,24 +129,18 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         finally:
             self._reading = False
 
-    async def collect(self) -> GenerationResult:
-        """Read to the end and return the whole; the same as ``await stream``.
-
-        Raises ``RuntimeError`` if pieces have been read already: they would be missing.
-        """
+    async def result(self) -> GenerationResult:
+        """Read on to the end and return the whole, with what was read before; the same as ``await stream``."""
+        async for _ in self:
+            pass
         if self._result is None:
-            if self._touched:
-                raise RuntimeError("this stream is being read piece by piece; it cannot be awaited as well")
-            collector = Collector()
-            async for piece in self:
-                collector.add(piece)
-            self._result = collector.result(
+            self._result = self._collector.result(
                 self.request_id, self.prompt_token_ids, self.params, self.prompt_logprobs
             )
         return self._result
 
     def __await__(self) -> Generator[object, object, GenerationResult]:
-        return self.collect().__await__()
+        return self.result().__await__()
 
     # Ending.
 
