@@ -1,0 +1,79 @@
+"""``POST /v1/chat/completions``, and its rehearsal ``/render``, which shows the prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quart import Blueprint, Response
+
+from tinyllm.errors import InvalidRequestError
+from tinyllm.server.body import json_response, read_request
+from tinyllm.server.chat_reply import ChatFrames, SplitterFactory, chat_completion
+from tinyllm.server.protocol.chat import ChatRequest
+from tinyllm.server.reasoning import OPEN, ReasoningSplitter
+from tinyllm.server.service import Service, current_service
+from tinyllm.server.sse import event_response
+from tinyllm.server.submit import make_reply, submit_chat
+
+if TYPE_CHECKING:
+    from tinyllm.engine.stream import TokenStream
+
+__all__ = ["blueprint", "splitter_factory"]
+
+blueprint = Blueprint("chat", __name__)
+
+PROMPT_END = 8
+"""Tokens at the end of a prompt that are looked at for an open tag."""
+
+
+@blueprint.post("/v1/chat/completions")
+async def chat_completions() -> Response:
+    """Answer a conversation."""
+    service = current_service()
+    request, sampling, call = await read_request(ChatRequest)
+    request.check()
+    params = request.sampling_params(sampling)
+    if request.stream and params.prompt_logprobs is not None:
+        raise InvalidRequestError("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
+    reply = make_reply(service, call, request, params, "chatcmpl-")
+    messages, arguments = request.chat(service.config.max_messages)
+    generation = await submit_chat(service, call, request, messages, arguments, params)
+    make_splitter = splitter_factory(service, generation.streams[0])
+    shown = request.include_reasoning
+    if request.stream:
+        frames = ChatFrames(reply, generation, make_splitter, reasoning=shown)
+        return await event_response(generation, frames, service.config.sse_ping_interval)
+    [answered] = await generation.results()
+    return json_response(chat_completion(reply, generation, answered, make_splitter, reasoning=shown))
+
+
+@blueprint.post("/v1/chat/completions/render")
+async def render() -> Response:
+    """Show the exact prompt, as text and token ids, that a chat request would give to the model."""
+    service = current_service()
+    request, _, _ = await read_request(ChatRequest)
+    service.check_model(request.model)
+    messages, arguments = request.chat(service.config.max_messages)
+    rendered = await service.engine.render_chat(messages, chat_template_kwargs=arguments)
+    return json_response(
+        {
+            "prompt": rendered.text,
+            "prompt_token_ids": list(rendered.token_ids),
+            "count": len(rendered.token_ids),
+            "max_model_len": service.engine.info.max_model_len,
+        }
+    )
+
+
+def splitter_factory(service: Service, stream: TokenStream) -> SplitterFactory:
+    """Return what makes splitters for the answers of a stream, once its prompt is known."""
+
+    def make() -> ReasoningSplitter | None:
+        engine = service.loaded_engine
+        tokenizer = None if engine is None else engine.tokenizer
+        if tokenizer is None or not service.thinks:
+            return None
+        end = tokenizer.decode(stream.prompt_token_ids[-PROMPT_END:], skip_special_tokens=False)
+        return ReasoningSplitter(inside=end.rstrip().endswith(OPEN))
+
+    return make

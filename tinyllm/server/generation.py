@@ -1,0 +1,143 @@
+"""`Generation`: the streams of one HTTP request, one for each prompt, read as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinyllm.engine.collect import Collector
+from tinyllm.outputs import GenerationResult, RequestOutput
+from tinyllm.server.context import Call
+
+if TYPE_CHECKING:
+    from tinyllm.engine.stream import TokenStream
+
+__all__ = ["Answered", "Generation", "Piece", "UsageCount"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A prompt and all its answers, whole and in the pieces they came in."""
+
+    result: GenerationResult
+    pieces: list[RequestOutput]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of an answer, and which prompt it answers."""
+
+    prompt: int
+    output: RequestOutput
+
+
+class Generation:
+    """Reads the streams of a call. They are closed with the call; see `Call.close`."""
+
+    def __init__(self, call: Call, streams: list[TokenStream]) -> None:
+        self._call = call
+        self.streams = streams
+        self._open = dict(enumerate(streams))
+        self._waits: dict[asyncio.Task[None], int] = {}
+        self._ready: list[Piece] = []
+        call.at_end.append(self._cancel_waits)
+
+    async def results(self) -> list[Answered]:
+        """Read everything, and return what each prompt gave, in order."""
+        return await asyncio.gather(*map(_collect, self.streams))
+
+    async def peek(self, patience: float) -> None:
+        """Wait for the first piece, but no longer than ``patience`` seconds; raises what the streams raise.
+
+        Until this returns, no header has been sent, so an error keeps its own HTTP status.
+        """
+        self._ready = await self._read(patience)
+
+    async def pieces(self, patience: float) -> AsyncIterator[Piece | None]:
+        """Yield the pieces as they come, and None each time that none came for ``patience`` seconds."""
+        while self._open or self._ready:
+            pieces, self._ready = self._ready, []
+            for piece in pieces:
+                yield piece
+            if self._open:
+                self._ready = await self._read(patience)
+                if not self._ready and self._open:
+                    yield None
+
+    async def _read(self, patience: float) -> list[Piece]:
+        """Return at least one piece; none when the time is over or all streams have ended."""
+        while self._open:
+            indices = await self._wait(patience)
+            if not indices:
+                return []
+            if pieces := [piece for index in indices if (piece := await self._next(index)) is not None]:
+                return pieces
+        return []
+
+    async def _next(self, index: int) -> Piece | None:
+        try:
+            return Piece(index, await anext(self._open[index]))
+        except StopAsyncIteration:
+            del self._open[index]
+            return None
+
+    async def _wait(self, patience: float) -> list[int]:
+        """Wait until at least one stream has something, and return which."""
+        if len(self.streams) == 1:
+            try:
+                async with asyncio.timeout(patience):
+                    await self.streams[0].wait()
+            except TimeoutError:
+                return []
+            return [0]
+        for index in self._open.keys() - self._waits.values():
+            self._waits[asyncio.create_task(self._open[index].wait())] = index
+        done, _ = await asyncio.wait(self._waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        return sorted(self._waits.pop(task) for task in done)
+
+    def _cancel_waits(self) -> None:
+        for task in self._waits:
+            task.cancel()
+
+
+async def _collect(stream: TokenStream) -> Answered:
+    collector, pieces = Collector(), []
+    async for piece in stream:
+        collector.add(piece)
+        pieces.append(piece)
+    result = collector.result(
+        stream.request_id, stream.prompt_token_ids, stream.params, stream.prompt_logprobs
+    )
+    return Answered(result, pieces)
+
+
+class UsageCount:
+    """Counts the tokens of a generation while it runs: prompts once, answers summed."""
+
+    def __init__(self, streams: list[TokenStream]) -> None:
+        self._streams = streams
+        self._cached = [0] * len(streams)
+        self.completion_tokens = 0
+        self.reasoning_tokens = 0
+
+    def add(self, piece: Piece, *, reasoning: bool = False) -> None:
+        """Count a piece."""
+        count = len(piece.output.token_ids)
+        self.completion_tokens += count
+        self.reasoning_tokens += count if reasoning else 0
+        if piece.output.metrics is not None:
+            cached = piece.output.metrics.num_cached_tokens
+            self._cached[piece.prompt] = max(self._cached[piece.prompt], cached)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return OpenAI's ``usage``."""
+        prompt_tokens = sum(len(stream.prompt_token_ids) for stream in self._streams)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached)},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+        }

@@ -1,0 +1,74 @@
+"""``GET /``: the web page if the package has one, else a plain page that names the endpoints."""
+
+from __future__ import annotations
+
+import html
+import mimetypes
+from pathlib import Path
+from typing import Final
+
+from quart import Blueprint, Response, current_app
+
+from tinyllm.server.errors import RefusedError
+from tinyllm.server.service import current_service
+
+__all__ = ["blueprint"]
+
+blueprint = Blueprint("page", __name__)
+
+WEB: Final = Path(__file__).parent.parent / "web"
+
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    )
+)
+"""Content security policy: only files of our own, nothing inline."""
+
+
+@blueprint.get("/")
+async def index() -> Response:
+    """Return the page."""
+    page = WEB / "index.html"
+    return _page(page.read_bytes() if page.is_file() else _plain_page().encode(), "text/html")
+
+
+@blueprint.get("/static/<path:name>")
+async def static_file(name: str) -> Response:
+    """Return one of the page's files."""
+    path = (WEB / name).resolve()
+    if not (path.is_relative_to(WEB.resolve()) and path.is_file()):
+        raise RefusedError(404, "not_found", "there is no such file")
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return _page(path.read_bytes(), kind)
+
+
+def _page(body: bytes, kind: str) -> Response:
+    response = Response(body, content_type=f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
+    response.headers["content-security-policy"] = POLICY
+    response.headers["cache-control"] = "no-cache"
+    return response
+
+
+def _plain_page() -> str:
+    rules = sorted(
+        (rule.rule, sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}))
+        for rule in current_app.url_map.iter_rules()
+    )
+    rows = "".join(
+        f"<li><code>{' '.join(methods)} {html.escape(path)}</code></li>" for path, methods in rules
+    )
+    name = html.escape(current_service().model_names[0])
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>tinyllm</title>'
+        f"<h1>tinyllm</h1><p>Serves {name} to OpenAI clients: their base URL is this address and /v1.</p>"
+        f"<ul>{rows}</ul></html>"
+    )

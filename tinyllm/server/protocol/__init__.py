@@ -1,0 +1,1 @@
+"""What request bodies may say: one module for each endpoint family."""

@@ -1,0 +1,83 @@
+"""From a JSON object to a checked request: nulls, unsupported and unknown fields, then the models."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tinyllm.errors import InvalidRequestError
+from tinyllm.params import SamplingParams, first_fault
+from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS, Refusals, refuse_unsupported
+
+__all__ = ["RequestModel", "UnknownFieldError", "parse_body"]
+
+logger = logging.getLogger("tinyllm.server")
+
+SAMPLING_FIELDS: Final = frozenset(SamplingParams.model_fields) - {"logits_processors"}
+MAX_LISTED_FIELDS: Final = 16
+
+
+class UnknownFieldError(InvalidRequestError):
+    """Nobody knows this field, and the server is strict about it."""
+
+    code = "unknown_parameter"
+
+
+class RequestModel(BaseModel):
+    """A request's own fields. Those of `SamplingParams` come beside them where `samples` says so."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    samples: ClassVar[bool] = False
+    """Whether the body may hold the fields of `SamplingParams` too."""
+
+    refused: ClassVar[Refusals] = {}
+    """Fields that this request alone refuses, beside `REFUSED_FIELDS`."""
+
+    model: str | None = None
+    """A name the server gives its model; without one, the model there is."""
+
+
+M = TypeVar("M", bound=RequestModel)
+
+
+def parse_body(
+    body: object, model: type[M], *, strict_fields: bool = False
+) -> tuple[M, dict[str, Any], list[str]]:
+    """Return the request, the sampling fields that were given, and the names of unknown fields.
+
+    A null means that the field is absent. Raises `InvalidRequestError`, whose ``param`` names the field.
+    """
+    if not isinstance(body, Mapping):
+        raise InvalidRequestError("the body must be a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    refusals = {name: rule for name, rule in REFUSED_FIELDS.items() if name not in model.model_fields}
+    refusals |= model.refused
+    refuse_unsupported(given, refusals)
+    own = {name: given.pop(name) for name in model.model_fields if name in given}
+    sampling = {name: given.pop(name) for name in SAMPLING_FIELDS if name in given} if model.samples else {}
+    unknown = [name for name in given if name not in HARMLESS_FIELDS and name not in refusals]
+    if unknown and strict_fields:
+        name = unknown[0][:80]
+        raise UnknownFieldError(f"unknown field {name!r} (the server runs with --strict-fields)", param=name)
+    return _validated(model, own), sampling, _listed(unknown)
+
+
+def _validated(model: type[M], own: Mapping[str, Any]) -> M:
+    try:
+        return model.model_validate(own)
+    except ValidationError as error:
+        field, message = first_fault(error)
+        raise InvalidRequestError(message, param=field) from None
+
+
+def _listed(unknown: list[str]) -> list[str]:
+    """Make names fit for a header."""
+    names = [name if name.isascii() and name.isidentifier() else ascii(name)[1:-1] for name in unknown]
+    names = [name[:64].replace(",", "?") for name in names[:MAX_LISTED_FIELDS]]
+    if names:
+        logger.warning("request fields without a meaning here: %s", ", ".join(names))
+    return names

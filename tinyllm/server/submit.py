@@ -1,0 +1,109 @@
+"""From a checked request to the engine: what chat, completions and responses do alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinyllm.params import SamplingParams
+from tinyllm.server.context import Call
+from tinyllm.server.generation import Generation
+from tinyllm.server.protocol.completions import Prompt
+from tinyllm.server.protocol.generate import GenerateRequest
+from tinyllm.server.reply import Reply
+from tinyllm.server.service import Service
+
+if TYPE_CHECKING:
+    from tinyllm.engine.async_engine import AsyncEngine
+
+__all__ = ["encode_text", "make_reply", "submit_chat", "submit_prompts"]
+
+LONG_TEXT = 4096
+"""More characters than this are encoded on a thread."""
+
+
+def make_reply(
+    service: Service, call: Call, request: GenerateRequest, params: SamplingParams, prefix: str
+) -> Reply:
+    """Return the fixed part of the response. Raises a 404 if the model is another one."""
+    options = request.stream_options
+    if request.request_id is not None:
+        call.request_id = request.request_id
+    return Reply(
+        id=f"{prefix}{call.request_id}",
+        created=call.created,
+        model=service.check_model(request.model),
+        fingerprint=service.fingerprint(),
+        n=params.n,
+        include_usage=service.config.enable_force_include_usage or bool(options and options.include_usage),
+        continuous_usage=bool(options and options.continuous_usage_stats),
+        with_logprobs=params.logprobs is not None,
+        token_ids=request.return_token_ids,
+        tokens_as_ids=request.return_tokens_as_token_ids,
+    )
+
+
+async def submit_prompts(
+    service: Service, call: Call, request: GenerateRequest, prompts: Sequence[Prompt], params: SamplingParams
+) -> Generation:
+    """Give prompts to the engine. Raises what is wrong with any of them; then none of them runs."""
+    options = _options(service, call, request)
+    service.register(call)
+    for prompt in prompts:
+        call.streams.append(
+            service.engine.generate(prompt, params, request_id=service.engine_request_id(call), **options)
+        )
+    return Generation(call, call.streams)
+
+
+async def submit_chat(
+    service: Service,
+    call: Call,
+    request: GenerateRequest,
+    messages: Sequence[Mapping[str, Any]],
+    template_arguments: Mapping[str, Any],
+    params: SamplingParams,
+) -> Generation:
+    """Give a conversation to the engine."""
+    if request.truncate_prompt_tokens is not None:
+        rendered = await service.engine.render_chat(messages, chat_template_kwargs=template_arguments)
+        ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
+        return await submit_prompts(service, call, request, [ids], params)
+    options = _options(service, call, request)
+    service.register(call)
+    stream = service.engine.chat(
+        messages,
+        params,
+        chat_template_kwargs=template_arguments,
+        request_id=service.engine_request_id(call),
+        **options,
+    )
+    call.streams.append(stream)
+    return Generation(call, call.streams)
+
+
+def _options(service: Service, call: Call, request: GenerateRequest) -> dict[str, Any]:
+    config = service.config
+    return {
+        "priority": request.priority,
+        "timeout": config.request_timeout,
+        "queue_timeout": config.queue_timeout,
+        "cache_salt": cache_salt(service, call, request.cache_salt),
+    }
+
+
+def cache_salt(service: Service, call: Call, own: str) -> str:
+    """Return the namespace of cached prefixes: the key's, and within it the one the request names."""
+    if service.config.prefix_cache == "process-global":
+        return own
+    return f"{call.caller.name}/{own}"
+
+
+async def encode_text(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    """Return the token ids of a text, without holding up the event loop."""
+    if add_special_tokens or engine.tokenizer is None:
+        return await engine.encode(text)
+    if len(text) <= LONG_TEXT:
+        return engine.tokenizer.encode(text, add_special_tokens=False)
+    return await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=False)

@@ -1,0 +1,68 @@
+"""``POST /tokenize`` and ``/detokenize``: what a text is to the model, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from quart import Blueprint, Response
+
+from tinyllm.errors import InvalidRequestError
+from tinyllm.server.body import json_response, read_request
+from tinyllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tinyllm.server.service import Service, current_service
+from tinyllm.server.submit import encode_text
+
+__all__ = ["blueprint"]
+
+blueprint = Blueprint("tokenize", __name__)
+
+
+@blueprint.post("/tokenize")
+async def tokenize() -> Response:
+    """Return the token ids of a text or of a conversation."""
+    service = current_service()
+    request, _, _ = await read_request(TokenizeRequest)
+    request.check()
+    service.check_model(request.model)
+    ids = await _token_ids(service, request)
+    body: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": service.engine.info.max_model_len,
+        "tokens": ids,
+        "token_strs": None,
+    }
+    if request.return_token_strs:
+        tokenizer = _tokenizer(service)
+        body["token_strs"] = [tokenizer.token(token_id) for token_id in ids]
+    return json_response(body)
+
+
+@blueprint.post("/detokenize")
+async def detokenize() -> Response:
+    """Return the text of token ids."""
+    service = current_service()
+    request, _, _ = await read_request(DetokenizeRequest)
+    service.check_model(request.model)
+    tokenizer = _tokenizer(service)
+    text = await asyncio.to_thread(
+        tokenizer.decode, request.tokens, skip_special_tokens=request.skip_special_tokens
+    )
+    return json_response({"prompt": text})
+
+
+async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
+    if request.prompt is not None:
+        return await encode_text(
+            service.engine, request.prompt, add_special_tokens=request.add_special_tokens
+        )
+    messages, arguments = request.chat(service.config.max_messages)
+    rendered = await service.engine.render_chat(messages, chat_template_kwargs=arguments)
+    return list(rendered.token_ids)
+
+
+def _tokenizer(service: Service) -> Any:
+    tokenizer = service.engine.tokenizer
+    if tokenizer is None:
+        raise InvalidRequestError("this model has no tokenizer")
+    return tokenizer
