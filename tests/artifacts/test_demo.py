@@ -244,6 +244,7 @@ def test_the_leftovers_of_a_killed_process_are_cleared(index: Index) -> None:
     assert index.cached() == ONLY_THE_MODEL
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_fetch_once(index: Index) -> None:
     (index.root / "wait").touch()
     processes = [index.in_other_process() for _ in range(2)]

@@ -607,6 +607,25 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], type[ArtifactError], str]] = {
         CheckpointError,
         "chat_template",
     ),
+    "template that leaves its directory": (
+        change(
+            lambda f: f.set("tokenizer.chat_templates", ["../../x"]).set(
+                "tokenizer.chat_template.../../x", ""
+            )
+        ),
+        CheckpointError,
+        "plain names",
+    ),
+    "templates are numbers": (
+        change(lambda f: f.set("tokenizer.chat_templates", [1])),
+        CheckpointError,
+        "plain names",
+    ),
+    "a template that is not there": (
+        change(lambda f: f.set("tokenizer.chat_templates", ["tool_use"])),
+        CheckpointError,
+        "tool_use is missing",
+    ),
     "sampling absurd": (
         change(lambda f: f.set("general.sampling.top_p", 7.0)),
         CheckpointError,

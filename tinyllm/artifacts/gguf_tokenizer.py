@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ __all__ = ["chat_templates", "generation_values", "special_token_ids", "tokenize
 _PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKEN_ID: Final = (1 << 31) - 1
 _MAX_TEMPLATES: Final = 32
+_TEMPLATE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _SPECIAL: Final = {
     "bos_token": "bos_token_id",
@@ -90,7 +92,10 @@ def chat_templates(metadata: Fields) -> dict[str, str]:
     names = metadata.sequence("tokenizer.chat_templates", [])
     if len(names) > _MAX_TEMPLATES:
         raise metadata.fault("tokenizer.chat_templates", f"names more than {_MAX_TEMPLATES} templates")
-    templates = {str(name): metadata.string(f"tokenizer.chat_template.{name}") for name in names}
+    for name in names:
+        if not isinstance(name, str) or not _TEMPLATE_NAME.fullmatch(name):  # it becomes a file's name
+            raise metadata.fault("tokenizer.chat_templates", f"must be plain names, not {shorten(name)}")
+    templates = {name: metadata.string(f"tokenizer.chat_template.{name}") for name in names}
     if "tokenizer.chat_template" in metadata.values:
         templates["default"] = metadata.string("tokenizer.chat_template")
     for name, source in templates.items():
