@@ -400,12 +400,17 @@ async def test_status_through_a_life(make_engine: MakeEngine) -> None:
     assert engine.status is EngineStatus.CLOSED
     with pytest.raises(EngineClosedError, match="closed"):
         engine.generate("x")
+    with pytest.raises(EngineClosedError, match="closed"):
+        await engine.encode("x" * 10_000)
+    with pytest.raises(EngineClosedError, match="closed"):
+        await engine.render_chat([])
 
 
 async def test_closing_an_engine_that_never_started(make_engine: MakeEngine) -> None:
     engine = make_engine()
     await engine.aclose()
     assert engine.status is EngineStatus.CLOSED
+    assert engine.busy_seconds == 0.0
     with pytest.raises(EngineClosedError):
         await engine.start()
 

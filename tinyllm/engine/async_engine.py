@@ -76,13 +76,13 @@ class AsyncEngine:
         self.config = EngineConfig.combine(config, options)
         self.cause: BaseException | None = None
         """Why the engine is dead, if it is."""
-        self._build = _build or build_from_files
         self._model: LoadedModel | None = None
         self._table = StreamTable(self.config)
         self._worker = TextWorker()
+        self._outbox = _LoopOutbox(self)
+        self._executor = Executor(partial(_build or build_from_files, self.config), self._outbox)
         # Made by `start`, on the event loop they belong to.
         self._bridge: Bridge
-        self._executor: Executor
         self._loaded: anyio.Event
         self._ended: anyio.Event
 
@@ -97,9 +97,8 @@ class AsyncEngine:
         if self._status is not EngineStatus.NEW:
             raise EngineClosedError(f"this engine is {self._status} already; make a new one")
         self._status = EngineStatus.STARTING
-        self._bridge = Bridge()
+        self._bridge = self._outbox.bridge = Bridge()
         self._loaded, self._ended = anyio.Event(), anyio.Event()
-        self._executor = Executor(partial(self._build, self.config), _LoopOutbox(self, self._bridge))
         self._executor.start()
         try:
             await self._loaded.wait()
@@ -159,8 +158,7 @@ class AsyncEngine:
             warnings.warn("an AsyncEngine was not closed; use 'async with'", ResourceWarning, stacklevel=1)
 
     def _shut(self) -> None:
-        if self._status is not EngineStatus.NEW:
-            self._executor.stop()
+        self._executor.stop()
         self._worker.stop()
         if self._status is not EngineStatus.DEAD:
             self._status = EngineStatus.CLOSED
@@ -310,7 +308,7 @@ class AsyncEngine:
 
     async def encode(self, text: str) -> list[int]:
         """Return the token ids of a prompt, without holding up the event loop."""
-        model = self._loaded_model()
+        model = self._check_running()
         if isinstance(text, str) and len(text) <= INLINE_CHARACTERS:
             return encode_prompt(model, text)
         return await self._on_worker(partial(encode_prompt, model, text))
@@ -323,7 +321,7 @@ class AsyncEngine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
         """Return the text and token ids that `chat` would give to the model."""
-        model = self._loaded_model()
+        model = self._check_running()
         return await self._on_worker(partial(render_prompt, model, messages, tools, chat_template_kwargs))
 
     async def _on_worker(self, function: Callable[[], T]) -> T:
@@ -371,7 +369,7 @@ class AsyncEngine:
 
         Much more than steps usually take means that the executor thread hangs.
         """
-        return self._executor.busy_seconds if self._status is not EngineStatus.NEW else 0.0
+        return self._executor.busy_seconds
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -442,18 +440,20 @@ class AsyncEngine:
 class _LoopOutbox:
     """Posts what the executor thread has to say to an engine, without keeping the engine alive."""
 
-    def __init__(self, engine: AsyncEngine, bridge: Bridge) -> None:
+    bridge: Bridge
+    """Set before the thread starts."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = weakref.ref(engine)
-        self._bridge = bridge
 
     def started(self, model: LoadedModel) -> bool:
-        return self._bridge.post(self._tell, AsyncEngine._take_started, model)
+        return self.bridge.post(self._tell, AsyncEngine._take_started, model)
 
     def deliver(self, deliveries: list[Delivery]) -> bool:
-        return self._bridge.post(self._tell, AsyncEngine._take_deliveries, deliveries, time.monotonic())
+        return self.bridge.post(self._tell, AsyncEngine._take_deliveries, deliveries, time.monotonic())
 
     def ended(self, cause: BaseException | None) -> bool:
-        return self._bridge.post(self._tell, AsyncEngine._take_ended, cause)
+        return self.bridge.post(self._tell, AsyncEngine._take_ended, cause)
 
     def _tell(self, method: Callable[..., None], *args: object) -> None:
         engine = self._engine()

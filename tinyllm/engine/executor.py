@@ -18,6 +18,7 @@ from tinyllm.engine.core import EngineCore
 from tinyllm.engine.loaded import LoadedModel
 from tinyllm.engine.mailbox import Mailbox
 from tinyllm.engine.messages import Delivery, Submission
+from tinyllm.errors import TinyLLMError
 
 __all__ = [
     "CLOSE_TIMEOUT",
@@ -103,7 +104,7 @@ class Executor:
 
     def start(self) -> None:
         """Start the thread; the outbox hears how it goes."""
-        _running.add(self)
+        _started.add(self)
         self._thread.start()
 
     def stop(self) -> None:
@@ -138,18 +139,19 @@ class Executor:
                 if not self._stopping and self._outbox.started(core.model):
                     self._serve(core)
         except BaseException as error:  # a Rust panic is no Exception
-            logger.error("the executor thread failed", exc_info=error)
+            if not isinstance(error, TinyLLMError):  # those are for whoever starts the engine
+                logger.error("the executor thread failed", exc_info=error)
             traceback.clear_frames(error.__traceback__)  # or the error keeps the model in memory
             cause = error
         finally:
             self._busy_since = None
             self._outbox.ended(cause)
-            _running.discard(self)
 
     def _serve(self, core: EngineCore) -> None:
         progress = False
         while True:
-            commands = self.mailbox.drain(block=not progress, timeout=core.seconds_to_wakeup())
+            timeout = None if progress else core.seconds_to_wakeup()
+            commands = self.mailbox.drain(block=not progress, timeout=timeout)
             if self._stopping:
                 return
             self._busy_since = time.monotonic()
@@ -177,12 +179,12 @@ def _apply(command: Command, core: EngineCore) -> None:
             function(core)
 
 
-_running: weakref.WeakSet[Executor] = weakref.WeakSet()
+_started: weakref.WeakSet[Executor] = weakref.WeakSet()
 
 
 def _stop_all() -> None:
     """Stop every thread before the interpreter takes its modules away."""
-    executors = list(_running)
+    executors = list(_started)
     for executor in executors:
         executor.stop()
     deadline = time.monotonic() + EXIT_TIMEOUT

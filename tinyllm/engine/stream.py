@@ -130,7 +130,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
             self._reading = False
 
     async def result(self) -> GenerationResult:
-        """Read on to the end and return the whole, with what was read before; the same as ``await stream``."""
+        """Read on to the end and return the whole, with what was read before; ``await stream`` does this."""
         async for _ in self:
             pass
         if self._result is None:

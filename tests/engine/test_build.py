@@ -1,0 +1,111 @@
+"""From real files to an engine: the whole way, on a small checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinyllm import (
+    AsyncEngine,
+    CheckpointError,
+    ConfigError,
+    Engine,
+    EngineStatus,
+    InvalidRequestError,
+    ModelNotFoundError,
+    SamplingParams,
+)
+
+SMALL = {"max_model_len": 128, "max_num_seqs": 4, "num_threads": 1, "dtype": "float32"}
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.mark.anyio
+async def test_an_engine_runs_a_checkpoint(tiny_llama: Path) -> None:
+    async with AsyncEngine(model=str(tiny_llama), **SMALL) as engine:
+        info = engine.info
+        assert (info.model, info.revision, info.dtype, info.device) == (
+            tiny_llama.name,
+            None,
+            "float32",
+            "cpu",
+        )
+        assert info.architecture == "LlamaForCausalLM"
+        assert info.max_model_len == 128
+        assert info.num_kv_blocks * info.block_size == 128 * 4
+        assert info.weight_bytes > 0
+        one = await engine.generate("The quick brown fox", GREEDY)
+        assert len(one.token_ids) == 8
+        assert engine.tokenizer is not None
+        assert one.text == engine.tokenizer.decode(one.token_ids)
+        streamed = "".join([piece.text async for piece in engine.generate("The quick brown fox", GREEDY)])
+        assert streamed == one.text
+        assert "tinyllm:cache_config_info" in engine.metrics_text()
+        with pytest.raises(InvalidRequestError):
+            engine.generate([info.vocab_size])
+
+
+def test_a_fault_in_a_hook_is_one_requests(tiny_llama: Path) -> None:
+    def hook(token_ids: list[int], logits: Any) -> Any:
+        raise ValueError("the hook is broken")
+
+    from tinyllm import RequestFailedError
+
+    with Engine(model=str(tiny_llama), **SMALL) as engine:
+        alone = engine.generate("good", GREEDY)
+        with pytest.raises(RequestFailedError):
+            engine.generate("bad", GREEDY.model_copy(update={"logits_processors": (hook,)}))
+        assert engine.generate("good", GREEDY).token_ids == alone.token_ids
+
+
+def test_a_cached_prefix_changes_nothing_but_the_time(tiny_llama: Path) -> None:
+    prompt = "word " * 40
+    with Engine(model=str(tiny_llama), **SMALL) as engine:
+        first, second = engine.generate(prompt, GREEDY), engine.generate(prompt, GREEDY)
+        assert second.usage.cached_tokens > 0
+        assert second.token_ids == first.token_ids
+
+
+@pytest.mark.anyio
+async def test_what_is_wrong_with_the_files_is_raised_by_start(tmp_path: Path, tiny_llama: Path) -> None:
+    with pytest.raises(ModelNotFoundError):
+        await AsyncEngine(model=str(tmp_path / "nothing-here")).start()
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_llama, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"hidden_size": 8}))
+    engine = AsyncEngine(model=str(broken))
+    with pytest.raises(CheckpointError):
+        await engine.start()
+    assert engine.status is EngineStatus.DEAD
+    assert isinstance(engine.cause, CheckpointError)
+
+
+def test_options_that_cannot_be_met_are_refused(tiny_llama: Path) -> None:
+    with pytest.raises(ConfigError, match="max_model_len"):
+        Engine(model=str(tiny_llama), max_model_len=10**9)
+    with pytest.raises(ConfigError):
+        Engine(model=str(tiny_llama), attention_backend="nonsense")
+
+
+def test_a_model_without_tokenizer_takes_and_gives_ids(tmp_path: Path, tiny_llama: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_llama, bare)
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (bare / file).unlink(missing_ok=True)
+    with Engine(model=str(bare), **SMALL) as engine:
+        result = engine.generate([1, 2, 3], GREEDY)
+        assert len(result.token_ids) == 8
+        assert result.text == ""
+        assert engine.tokenizer is None
+        for wrong in (
+            lambda: engine.generate("text", GREEDY),
+            lambda: engine.chat([{"role": "user", "content": "x"}]),
+            lambda: engine.generate([1], SamplingParams(stop=("x",))),
+        ):
+            with pytest.raises(InvalidRequestError):
+                wrong()
