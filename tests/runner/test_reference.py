@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.models.support import load, random_ids
+from tinyllm.runner.reference import generate_reference
+
+
+@pytest.mark.parametrize("checkpoint", ["tiny_llama", "tiny_qwen2", "tiny_qwen3"])
+def test_cached_is_uncached(checkpoint: str, request: pytest.FixtureRequest) -> None:
+    model = load(request.getfixturevalue(checkpoint))
+    for length in (1, 8, 30):
+        prompt = random_ids(model.config, length, seed=length)
+        cached = list(generate_reference(model, prompt, max_tokens=24))
+        assert cached == list(generate_reference(model, prompt, max_tokens=24, use_cache=False))
+        assert len(cached) == 24
+
+
+@pytest.mark.weights
+def test_cached_is_uncached_on_a_real_model(smollm2: Path) -> None:
+    model = load(smollm2)
+    prompt = random_ids(model.config, 20, seed=1)
+    cached = list(generate_reference(model, prompt, max_tokens=12))
+    assert cached == list(generate_reference(model, prompt, max_tokens=12, use_cache=False))
+
+
+def test_ends_with_the_end_of_sequence_token(tiny_llama: Path) -> None:
+    model = load(tiny_llama)
+    ids = list(generate_reference(model, [1, 2, 3], max_tokens=10))
+    end = ids[4]
+    expected = ids[: ids.index(end) + 1]
+    assert (
+        list(generate_reference(model, [1, 2, 3], max_tokens=10, eos_token_ids=frozenset({end}))) == expected
+    )
+
+
+def test_nothing_is_computed_before_it_is_asked_for(tiny_llama: Path) -> None:
+    tokens = generate_reference(load(tiny_llama), [1, 2, 3], max_tokens=1)
+    assert isinstance(next(tokens), int)
+    with pytest.raises(StopIteration):
+        next(tokens)
