@@ -62,6 +62,14 @@ def test_the_number_says_which_share_of_the_mass_is_passed() -> None:
         assert draw(logits, [params()], [number]) == [token]
 
 
+def test_tiny_probabilities_add_up() -> None:
+    logits = torch.full((1, 100_001), -17.0)  # the others together have 0.4 % of the mass
+    logits[0, 0] = 0.0
+    (first, in_the_middle) = draw(logits.expand(2, -1), [params()] * 2, [0.9958, 0.998])
+    assert first == 0
+    assert in_the_middle == pytest.approx(50_000, rel=0.1)
+
+
 @pytest.mark.parametrize("temperature", [2e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("scale", [1.0, 1e4, 1e30])
 def test_d24_small_temperatures_are_finite_and_greedy(temperature: float, scale: float) -> None:
@@ -98,6 +106,12 @@ def test_a_few_candidates_and_the_whole_row_draw_the_same(
     narrowed = draw(logits, every, numbers)
     monkeypatch.setattr(draw_file, "can_narrow", lambda params, width: False)
     assert draw(logits, every, numbers) == narrowed
+
+
+def test_rows_that_turn_out_to_need_a_whole_look_keep_their_place() -> None:
+    logits = torch.zeros(2, 1000)  # as likely as each other: the candidates of top_k are not enough
+    logits[1, 7] = 50.0
+    assert draw(logits, [params(top_k=5), params()], [0.9, 0.9]) == [900, 7]
 
 
 MIXED: list[dict[str, Any]] = [

@@ -130,8 +130,8 @@ def test_more_than_the_context_or_the_memory() -> None:
 
 def test_contiguous_is_one_block_a_sequence() -> None:
     result = plan(kv_cache_mode="contiguous", max_num_seqs=5)
-    assert (result.num_blocks, result.block_size, result.max_model_len) == (5, CONTEXT, CONTEXT)
-    assert result.bytes == 5 * CONTEXT * TOKEN
+    assert (result.num_blocks, result.block_size, result.max_model_len) == (5, 63 * 16, CONTEXT)
+    assert result.bytes == 5 * 63 * BLOCK
 
 
 def test_contiguous_shortens_the_default_length_to_what_fits() -> None:

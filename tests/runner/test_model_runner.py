@@ -9,7 +9,7 @@ import torch
 
 from tests.runner.fakes import PADDED, SPEC, VOCAB, FakeBackend, FakeModel, make_request, schedule
 from tinyllm.artifacts.resolve import open_model
-from tinyllm.attention.backends import get_backend
+from tinyllm.attention.reference import ReferenceBackend
 from tinyllm.core.request import Request
 from tinyllm.core.step import ScheduledRequest, SchedulerOutput, TokenScores
 from tinyllm.errors import RequestFailedError
@@ -209,7 +209,7 @@ def real_model(request: pytest.FixtureRequest) -> CausalLM:
         open_model(str(request.getfixturevalue(request.param))),
         dtype=torch.float32,
         device=device,
-        backend=get_backend("reference", device),
+        backend=ReferenceBackend(),
     )
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyllm.runner.ordering import best_first, largest
+from tinyllm.runner.ordering import best_first, kth_largest, largest
 
 
 def in_order(row: list[float]) -> list[int]:
@@ -20,7 +20,7 @@ def test_largest_is_the_beginning_of_a_stable_sort(
     seed: int, width: int, rows: int, distinct: int, data: st.DataObject
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    keys = torch.randint(0, distinct, (rows, width), generator=generator).float()
+    keys = torch.randint(-distinct, distinct + 1, (rows, width), generator=generator) / 4
     count = data.draw(st.integers(0, width))
     values, ids = largest(keys, count)
     for row in range(rows):
@@ -34,6 +34,18 @@ def test_best_first_of_everything_is_a_stable_sort() -> None:
     values, ids = best_first(keys, 5)
     assert ids.tolist() == [[1, 2, 3, 0, 4], [0, 1, 2, 3, 4]]
     assert values.tolist() == [[3.0, 3.0, 2.0, 1.0, 1.0], [0.0] * 5]
+
+
+def test_zeros_of_either_sign_are_equal_and_infinities_are_ends() -> None:
+    keys = torch.tensor([[-0.0, 1e-45, 0.0, -1e-45, -torch.inf, -0.0, torch.inf, -3e38, 3e38]])
+    _, ids = best_first(keys, 9)
+    assert ids.tolist() == [[6, 8, 1, 0, 2, 5, 3, 7, 4]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 10])
+def test_kth_largest(count: int) -> None:
+    keys = torch.tensor([3.0, -1.0, 3.0, 0.5, -torch.inf, 7.0, 7.0, 2.0, -8.0, 0.0])
+    assert kth_largest(keys, count).item() == sorted(keys.tolist(), reverse=True)[count - 1]
 
 
 @pytest.mark.parametrize("width", [1, 7, 64, 299])

@@ -50,7 +50,7 @@ def bad_words(request: Request, vocab_size: int, device: torch.device) -> Logits
     def edit(logits: Tensor, request: Request) -> None:
         forbidden = list(always)
         tokens, output = request.token_ids, request.num_output_tokens
-        for word in after.get(tokens[-1], ()) if output else ():
+        for word in after.get(tokens[-1], ()):
             length = len(word) - 1
             if length <= output and tuple(tokens[-length:]) == word[:-1]:
                 forbidden.append(word[-1])

@@ -9,16 +9,28 @@ import torch
 from torch import Tensor
 
 from tinyllm.params import SamplingParams
-from tinyllm.runner.filters import apply_filters, can_narrow, narrow
+from tinyllm.runner.filters import apply_filters, can_narrow, narrow, weights_of
 
 __all__ = ["draw"]
 
 _MAX_TEMPERATURE: Final = 1e30
 """Beyond any use: all tokens are equally likely long before. Keeps -inf / temperature from being NaN."""
+_MAX_ELEMENTS: Final = 1 << 18
+"""Logits that are worked on at once: larger temporaries would be given back to the system each time."""
 
 
 def draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
-    """Draw a token id for each row of ``logits``, float32 ``[rows, vocab_size]`` with a finite maximum.
+    """Draw a token id for each row of ``logits``, float32 ``[rows, vocab_size]`` with a finite maximum."""
+    tokens: list[int] = []
+    step = max(1, _MAX_ELEMENTS // logits.shape[-1])
+    for first in range(0, len(params), step):
+        some = slice(first, first + step)
+        tokens += _draw(logits[some], params[some], uniforms[some])
+    return tokens
+
+
+def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
+    """Draw for a few rows.
 
     The best logit is taken off before dividing, so that no temperature can overflow. Rows with a small
     top_k are drawn from a few candidates, the others from the whole vocabulary; either way ids stand in
@@ -55,6 +67,6 @@ def _rows(values: Tensor, rows: Sequence[int]) -> Tensor:
 
 def _inverse_cdf(scores: Tensor, uniforms: Tensor) -> Tensor:
     """Return ``[rows, 1]``: the column where the running sum of weights passes the uniform's share."""
-    mass = scores.exp().cumsum(dim=-1, dtype=torch.float64)
+    mass = weights_of(scores).cumsum(dim=-1, dtype=torch.float64)
     target = uniforms.unsqueeze(1) * mass[:, -1:]
     return torch.searchsorted(mass, target, right=True).clamp_(max=scores.shape[-1] - 1)

@@ -19,30 +19,24 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tinyllm.params import SamplingParams
-from tinyllm.runner.ordering import best_first
+from tinyllm.runner.ordering import best_first, kth_largest
 
-__all__ = ["FILTERS", "Filter", "apply_filters", "can_narrow", "narrow", "row_sum"]
+__all__ = ["FILTERS", "Filter", "apply_filters", "can_narrow", "narrow", "row_sum", "weights_of"]
 
 _MAX_NARROW_TOP_K: Final = 64
 _NARROW_WIDTH: Final = 128
-_MAX_TOPK: Final = 1024
-"""Beyond this, finding the k-th value of each row beats `torch.topk` over all of them."""
-_SEARCH_WIDTHS: Final = (256, 4096)
+_SEARCH_WIDTHS: Final = (256,)
 """How many of the best tokens are looked at, in turn, before a row is sorted whole."""
 
 
 def top_k(scores: Tensor, settings: Sequence[float]) -> Tensor:
     """Keep the k most likely tokens, and any that are as likely as the last of them."""
-    width = scores.shape[-1]
-    counts = [min(int(k), width) for k in settings]
-    if max(counts) <= _MAX_TOPK:
-        last = _kth(scores.topk(max(counts), dim=-1).values, counts)
-    else:
-        kth = [row.kthvalue(width - k + 1).values for row, k in zip(scores, counts, strict=True)]
-        last = torch.stack(kth).unsqueeze(1)
-    return scores.where(scores >= last, -math.inf)
+    counts = [min(int(k), scores.shape[-1]) for k in settings]
+    last = torch.stack([kth_largest(row, count) for row, count in zip(scores, counts, strict=True)])
+    return scores.where(scores >= last.unsqueeze(1), -math.inf)
 
 
 def top_p(scores: Tensor, settings: Sequence[float]) -> Tensor:
@@ -61,10 +55,9 @@ def typical_p(scores: Tensor, settings: Sequence[float]) -> Tensor:
 
     Surprise and entropy share the log of the total, so their distance is that of a score from the mean.
     """
-    weights = scores.exp()
-    weighted = torch.where(weights > 0, weights * scores, 0.0)
-    mean = (row_sum(weighted) / row_sum(weights)).to(scores.dtype)
-    return _smallest_set(scores, -(scores - mean).abs(), _mass(scores, settings))
+    weights = weights_of(scores)
+    mean = row_sum(torch.where(weights > 0, weights * scores, 0.0)) / row_sum(weights)
+    return _smallest_set(scores, -(scores - mean.to(scores.dtype)).abs(), _mass(scores, settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +102,20 @@ def narrow(scores: Tensor, params: Sequence[SamplingParams]) -> tuple[Tensor, Te
     tokens outside are as likely as the k-th, so that the row has to be looked at whole.
     """
     found, ids = scores.topk(_NARROW_WIDTH, dim=-1)
-    last = _kth(found, [each.top_k or 1 for each in params])
+    counts = torch.tensor([each.top_k for each in params], device=scores.device)
+    last = found.gather(1, counts.unsqueeze(1) - 1)
     complete = (last > found[:, -1:]) | (last == -math.inf)
     ids, by_id = ids.sort(dim=-1)
     return found.gather(1, by_id), ids, complete.squeeze(1)
+
+
+def weights_of(scores: Tensor) -> Tensor:
+    """Return e to the power of ``scores``, and 0 below 1e-34.
+
+    No draw reaches that far (a uniform number has 53 bits), but results near the end of float32's range
+    make the exponential up to ten times slower.
+    """
+    return F.threshold(F.threshold(scores, -80.0, -80.0).exp_(), 1e-34, 0.0)
 
 
 def row_sum(values: Tensor) -> Tensor:
@@ -120,15 +123,10 @@ def row_sum(values: Tensor) -> Tensor:
     return values.cumsum(dim=-1, dtype=torch.float64)[:, -1:]
 
 
-def _kth(found: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return ``[rows, 1]``: the k-th of each row's values, which are sorted, best first."""
-    return found.gather(1, torch.tensor(counts, device=found.device).unsqueeze(1) - 1)
-
-
 def _mass(scores: Tensor, shares: Sequence[float]) -> Tensor:
     """Return ``[rows, 1]``: these shares of each row's total weight."""
     wanted = torch.tensor(shares, dtype=torch.float64, device=scores.device)
-    return wanted.unsqueeze(1) * row_sum(scores.exp())
+    return wanted.unsqueeze(1) * row_sum(weights_of(scores))
 
 
 def _smallest_set(
@@ -142,7 +140,7 @@ def _smallest_set(
     width = min(search_widths[0], scores.shape[-1]) if search_widths else scores.shape[-1]
     found, ids = best_first(keys, width)
     candidates = scores.gather(1, ids)
-    last = (candidates.exp().cumsum(dim=-1, dtype=torch.float64) < mass).sum(dim=-1, keepdim=True)
+    last = (weights_of(candidates).cumsum(dim=-1, dtype=torch.float64) < mass).sum(dim=-1, keepdim=True)
     within = torch.arange(width, device=scores.device) <= last
     kept = torch.full_like(scores, -math.inf).scatter_(1, ids, candidates.where(within, -math.inf))
     if width == scores.shape[-1]:

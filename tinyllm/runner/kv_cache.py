@@ -15,7 +15,7 @@ from tinyllm.errors import ConfigError
 from tinyllm.runner.device import DTYPES
 from tinyllm.runner.memory import free_memory
 
-__all__ = ["KVCachePlan", "plan_kv_cache"]
+__all__ = ["KVCachePlan", "kv_cache_spec", "plan_kv_cache"]
 
 logger = logging.getLogger("tinyllm.runner")
 
@@ -37,6 +37,20 @@ class KVCachePlan:
     def block_size(self) -> int:
         """Tokens a block holds."""
         return self.spec.block_size
+
+
+def kv_cache_spec(
+    config: EngineConfig, model_config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+) -> KVCacheSpec:
+    """Return the shape of the KV cache in paged mode; ``kv_cache_dtype="auto"`` takes ``dtype``."""
+    return KVCacheSpec(
+        num_layers=model_config.num_hidden_layers,
+        num_kv_heads=model_config.num_key_value_heads,
+        head_dim=model_config.head_dim,
+        block_size=config.block_size,
+        dtype=dtype if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype],
+        device=device,
+    )
 
 
 def plan_kv_cache(
@@ -61,14 +75,7 @@ def plan_kv_cache(
         raise ConfigError(
             f"max_model_len: {config.max_model_len} is more than the model's context, {context}"
         )
-    spec = KVCacheSpec(
-        num_layers=model_config.num_hidden_layers,
-        num_kv_heads=model_config.num_key_value_heads,
-        head_dim=model_config.head_dim,
-        block_size=config.block_size,
-        dtype=dtype if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype],
-        device=device,
-    )
+    spec = kv_cache_spec(config, model_config, dtype=dtype, device=device)
     budget = _budget(config, device, free_bytes)
     plan_mode = _plan_paged if config.kv_cache_mode == "paged" else _plan_contiguous
     plan = plan_mode(config, spec, backend, budget, context)
@@ -109,11 +116,11 @@ def _plan_paged(
 def _plan_contiguous(
     config: EngineConfig, spec: KVCacheSpec, backend: AttentionBackend, budget: int, context: int
 ) -> KVCachePlan:
-    """Give each of ``max_num_seqs`` sequences one block as long as a sequence may get."""
+    """Give each of ``max_num_seqs`` sequences one block that holds the longest, a multiple of ``block_size``."""
     share = budget // config.max_num_seqs
     fitting = min(context, share // backend.bytes_per_block(spec) * spec.block_size)
     length = config.max_model_len or fitting
-    whole = replace(spec, block_size=length or context)
+    whole = replace(spec, block_size=-(-(length or context) // spec.block_size) * spec.block_size)
     needed = backend.bytes_per_block(whole) * config.max_num_seqs
     if not length or needed > budget:
         raise _too_small(config, whole.block_size, fitting, needed, budget)
