@@ -61,6 +61,9 @@ class FakeBackend:
 
     name = "fake"
 
+    def cannot_run(self, spec: KVCacheSpec) -> str | None:
+        return None
+
     def bytes_per_block(self, spec: KVCacheSpec) -> int:
         per_token = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
         return per_token * spec.block_size

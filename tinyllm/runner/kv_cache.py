@@ -116,7 +116,7 @@ def _plan_paged(
 def _plan_contiguous(
     config: EngineConfig, spec: KVCacheSpec, backend: AttentionBackend, budget: int, context: int
 ) -> KVCachePlan:
-    """Give each of ``max_num_seqs`` sequences one block that holds the longest, a multiple of ``block_size``."""
+    """Give each of ``max_num_seqs`` sequences one block, a multiple of ``block_size`` long."""
     share = budget // config.max_num_seqs
     fitting = min(context, share // backend.bytes_per_block(spec) * spec.block_size)
     length = config.max_model_len or fitting
