@@ -17,7 +17,7 @@ from tinyllm.engine.loaded import EngineInfo, LoadedModel
 from tinyllm.metrics import EngineMetrics
 from tinyllm.models.loader import load_model
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
-from tinyllm.runner.kv_cache import KVCachePlan, plan_kv_cache
+from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, plan_kv_cache
 from tinyllm.runner.model_runner import ModelRunner
 from tinyllm.text.chat_template import ChatTemplates
 from tinyllm.text.tokenizer import eos_token_ids, load_tokenizer
@@ -43,7 +43,8 @@ def build_core(config: EngineConfig) -> EngineCore:
 
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, artifacts.config.dtype)
-    backend = get_backend(config.attention_backend, device)
+    spec = kv_cache_spec(config, artifacts.config, dtype=dtype, device=device)
+    backend = get_backend(config.attention_backend, spec)
     torch.set_num_threads(config.num_threads or default_num_threads())
     with torch.inference_mode():
         preflight(
