@@ -15,6 +15,7 @@ from tinyllm.errors import ConfigError, InvalidRequestError, TinyLLMError
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: Final = {
+    "serve": "serve a model over HTTP, to OpenAI clients",
     "chat": "talk to a model in the terminal",
     "generate": "complete a prompt",
     "tokenize": "show the tokens of a text",

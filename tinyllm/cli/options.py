@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -16,9 +16,19 @@ from tinyllm.config import EngineConfig
 from tinyllm.errors import ConfigError
 from tinyllm.params import SamplingParams
 
-__all__ = ["add_engine_options", "add_sampling_options", "engine_config", "sampling_params"]
+if TYPE_CHECKING:
+    from tinyllm.server.settings import ServerConfig
 
-NOT_ON_THE_COMMAND_LINE = {"logits_processors", "hub_token"}
+__all__ = [
+    "add_engine_options",
+    "add_sampling_options",
+    "add_server_options",
+    "engine_config",
+    "sampling_params",
+    "server_config",
+]
+
+NOT_ON_THE_COMMAND_LINE = {"logits_processors", "hub_token", "api_keys"}
 """A Python callable cannot be typed, and a secret must not be: it would show in the process list."""
 
 
@@ -32,9 +42,24 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     _add_options(parser.add_argument_group("sampling"), SamplingParams)
 
 
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every field of `ServerConfig`, the engine's in a group of their own."""
+    from tinyllm.server.settings import ServerConfig
+
+    _add_options(parser.add_argument_group("server"), ServerConfig, without=EngineConfig)
+    add_engine_options(parser)
+
+
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """Return the config of the flags that were given. Raises `ConfigError`."""
     return EngineConfig(**_given(args, EngineConfig))
+
+
+def server_config(args: argparse.Namespace) -> ServerConfig:
+    """Return the config of flags, variables and file. Raises `ConfigError`."""
+    from tinyllm.server.settings import ServerConfig
+
+    return ServerConfig(**_given(args, ServerConfig))
 
 
 def sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
@@ -45,9 +70,11 @@ def sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams
     return SamplingParams(**values)
 
 
-def _add_options(group: argparse._ArgumentGroup, model: type[BaseModel]) -> None:
+def _add_options(
+    group: argparse._ArgumentGroup, model: type[BaseModel], *, without: type[BaseModel] = BaseModel
+) -> None:
     for name, field in model.model_fields.items():
-        if name not in NOT_ON_THE_COMMAND_LINE:
+        if name not in NOT_ON_THE_COMMAND_LINE and name not in without.model_fields:
             _add_option(group, name, field)
 
 

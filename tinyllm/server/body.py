@@ -9,9 +9,9 @@ from quart import Response, request
 from tinyllm.server.context import Call, current_call
 from tinyllm.server.errors import RefusedError
 from tinyllm.server.json_body import parse_json
+from tinyllm.server.json_text import compact_json
 from tinyllm.server.protocol.body import RequestModel, parse_body
 from tinyllm.server.service import current_service
-from tinyllm.server.sse import compact_json
 
 __all__ = ["json_response", "read_request"]
 

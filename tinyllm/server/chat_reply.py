@@ -8,10 +8,10 @@ from typing import Any
 from tinyllm.outputs import CompletionOutput, RequestOutput, TokenLogprob
 from tinyllm.server.errors import Fault
 from tinyllm.server.generation import Answered, Generation, Piece, UsageCount
+from tinyllm.server.json_text import compact_json, quote
 from tinyllm.server.logprobs import chat_logprobs, prompt_logprobs_field
 from tinyllm.server.reasoning import ReasoningSplitter, Split
 from tinyllm.server.reply import ChunkFrames, Held, Reply
-from tinyllm.server.sse import compact_json, quote
 
 __all__ = ["ChatFrames", "SplitterFactory", "chat_completion"]
 

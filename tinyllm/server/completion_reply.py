@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tinyllm.outputs import CompletionOutput, TokenLogprob
 from tinyllm.server.errors import Fault
 from tinyllm.server.generation import Answered, Generation, Piece, UsageCount
+from tinyllm.server.json_text import compact_json, quote
 from tinyllm.server.logprobs import CompletionLogprobs, prompt_logprobs_field
 from tinyllm.server.reply import ChunkFrames, Held, Reply
-from tinyllm.server.sse import compact_json, quote
 
 if TYPE_CHECKING:
     from tinyllm.engine.stream import TokenStream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tinyllm.errors import (
     RequestTimeoutError,
     TinyLLMError,
 )
+from tinyllm.server.json_text import compact_json
 
 __all__ = ["NO_RETRY", "Fault", "RefusedError", "error_body", "error_bytes", "fault_of"]
 
@@ -131,7 +131,7 @@ def error_body(fault: Fault) -> dict[str, Any]:
 
 def error_bytes(fault: Fault) -> bytes:
     """Return the envelope as JSON on one line."""
-    return json.dumps(error_body(fault), ensure_ascii=False).encode()
+    return compact_json(error_body(fault)).encode()
 
 
 def _retry_headers(error: TinyLLMError, status: int) -> Mapping[str, str]:

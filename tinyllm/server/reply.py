@@ -9,7 +9,8 @@ from typing import Any
 from tinyllm.outputs import TokenLogprob
 from tinyllm.server.errors import Fault, error_body
 from tinyllm.server.generation import Generation, Piece, UsageCount
-from tinyllm.server.sse import DONE, compact_json
+from tinyllm.server.json_text import compact_json
+from tinyllm.server.sse import DONE
 
 __all__ = ["ChunkFrames", "Held", "Reply"]
 

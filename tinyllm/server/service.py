@@ -69,15 +69,16 @@ class Service:
             logger.info("ready: %s in %s on %s", self.model_names[0], engine.info.dtype, engine.info.device)
             while engine.status != "dead":  # noqa: ASYNC110  the engine has no event for it
                 await asyncio.sleep(WATCH_INTERVAL)
-            self._fail(engine.cause or EngineDeadError("the engine died"))
+            logger.error("the engine died: %r", engine.cause)
+            self._fail(EngineDeadError("the engine died"))
         except TinyLLMError as error:
+            logger.error("the model could not be loaded: %s", error)
             self._fail(error)
         except Exception as error:
             logger.exception("the model could not be loaded")
             self._fail(error)
 
     def _fail(self, fault: BaseException) -> None:
-        logger.error("the engine is gone: %s", fault)
         self.fault = fault
         self._failed.set()
 

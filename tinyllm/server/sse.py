@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import AsyncIterator
-from json.encoder import encode_basestring
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from quart import Response
 
@@ -14,15 +12,12 @@ from tinyllm.errors import TinyLLMError
 from tinyllm.server.errors import Fault, fault_of
 from tinyllm.server.generation import Generation, Piece
 
-__all__ = ["DONE", "FrameWriter", "compact_json", "event_response", "quote"]
+__all__ = ["DONE", "FrameWriter", "event_response"]
 
 logger = logging.getLogger("tinyllm.server")
 
 DONE: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
-
-_LINE_ENDS: Final = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
-"""Legal in JSON, but some clients split lines at them."""
 
 
 class FrameWriter(Protocol):
@@ -43,18 +38,6 @@ class FrameWriter(Protocol):
     def fail(self, fault: Fault) -> bytes:
         """Return the last events of a stream that ends in an error."""
         ...
-
-
-def quote(text: str) -> str:
-    """Return ``text`` as a JSON string that stands on one line, whoever reads the lines."""
-    quoted: str = encode_basestring(text)
-    return quoted if quoted.isascii() else quoted.translate(_LINE_ENDS)
-
-
-def compact_json(value: Any) -> str:
-    """Return JSON on one line, without spaces."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text if text.isascii() else text.translate(_LINE_ENDS)
 
 
 async def event_response(generation: Generation, writer: FrameWriter, ping_interval: float) -> Response:

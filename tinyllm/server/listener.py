@@ -1,0 +1,186 @@
+"""`Listener`: takes connections. Hypercorn speaks HTTP on them; what it leaves open is closed here.
+
+Unlike with Hypercorn's own loop, the sockets stay open while the server drains, so that clients are told why
+they are refused; HTTP/2 without TLS is not spoken unless asked for; connections are counted; and a connection
+whose client does not read is dropped in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Final
+
+import h11
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.asyncio.task_group import TaskGroup
+from hypercorn.asyncio.tcp_server import TCPServer
+from hypercorn.asyncio.worker_context import WorkerContext
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event
+from hypercorn.protocol import ProtocolWrapper
+from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
+from hypercorn.utils import parse_socket_addr
+
+from tinyllm.server.errors import Fault, error_bytes
+from tinyllm.server.settings import ServerConfig
+
+__all__ = ["Listener", "hypercorn_config"]
+
+BACKLOG: Final = 256
+MAX_BODY_MESSAGES: Final = 16
+MAX_REQUESTS_PER_CONNECTION: Final = 10_000
+MAX_STREAMS: Final = 128
+"""Requests at once on one HTTP/2 connection."""
+
+FULL: Final = Fault(503, "too many connections: try again later (--max-connections)", "too_many_connections")
+
+
+def hypercorn_config(config: ServerConfig) -> Config:
+    """Return Hypercorn's configuration, in which nothing that matters is left to its defaults."""
+    own = Config()
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    own.bind = [f"{host}:{config.port}"]
+    own.certfile = None if config.ssl_certfile is None else str(config.ssl_certfile)
+    own.keyfile = None if config.ssl_keyfile is None else str(config.ssl_keyfile)
+    own.alpn_protocols = ["h2", "http/1.1"]
+    own.include_server_header = False
+    own.keep_alive_timeout = config.keep_alive_timeout
+    own.keep_alive_max_requests = MAX_REQUESTS_PER_CONNECTION
+    own.read_timeout = None  # it would also end a connection that waits for its answer; bodies have a limit
+    own.max_app_queue_size = MAX_BODY_MESSAGES
+    own.h11_max_incomplete_size = config.max_header_bytes + config.max_url_bytes
+    own.h2_max_concurrent_streams = MAX_STREAMS
+    own.h2_max_header_list_size = config.max_header_bytes
+    own.backlog = BACKLOG
+    own.accesslog = None
+    own.errorlog = logging.getLogger("tinyllm.http")
+    return own
+
+
+class Listener:
+    """The sockets of a server, and the connections on them."""
+
+    def __init__(self, app: ASGIFramework, config: ServerConfig) -> None:
+        self._app = ASGIWrapper(app)
+        self._config = config
+        self._hypercorn = hypercorn_config(config)
+        self._context = WorkerContext(None)
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[Any]] = set()
+
+    async def open(self) -> list[str]:
+        """Begin to listen, and return the URLs. Raises ``OSError`` if an address cannot be had."""
+        sockets = self._hypercorn.create_sockets()
+        tls = self._hypercorn.create_ssl_context()
+        scheme = "http" if tls is None else "https"
+        for each in (*sockets.secure_sockets, *sockets.insecure_sockets):
+            server = await asyncio.start_server(self._connect, sock=each, ssl=tls, backlog=BACKLOG)
+            self._servers.append(server)
+        return [f"{scheme}://{_name(server.sockets[0])}" for server in self._servers]
+
+    async def close(self, grace: float) -> None:
+        """Stop listening, and give connections ``grace`` seconds to end by themselves."""
+        for server in self._servers:
+            server.close()
+        await self._context.terminated.set()  # idle connections end now, others after their response
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=grace)
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  asyncio runs this in a task of its own
+        if len(self._connections) >= self._config.max_connections:
+            _turn_away(writer)
+            return
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        loop = asyncio.get_running_loop()
+        connection = _Connection(
+            self._app, loop, self._hypercorn, self._context, LifespanState(), reader, writer
+        )
+        connection.write_timeout = self._config.write_timeout
+        connection.h2c = self._config.h2c
+        await connection
+
+
+class _Connection(TCPServer):
+    """One connection."""
+
+    write_timeout: float
+    h2c: bool
+
+    async def run(self) -> None:
+        try:
+            async with TaskGroup(self.loop) as tasks:
+                self._task_group = tasks
+                self.protocol = self._speak(tasks)
+                await self.protocol.initiate()
+                await self.idle_task.restart(tasks, self._idle_timeout)
+                await self._read_data()
+        except* OSError:  # the client is gone
+            pass
+        finally:
+            await self._close()
+
+    def _speak(self, tasks: TaskGroup) -> Any:
+        """Return the protocol that was agreed on, which without TLS is HTTP/1.1."""
+        tls = self.writer.get_extra_info("ssl_object")
+        sock = self.writer.get_extra_info("socket")
+        client = parse_socket_addr(sock.family, self.writer.get_extra_info("peername"))
+        server = parse_socket_addr(sock.family, self.writer.get_extra_info("sockname"))
+        state = ConnectionState(self.state)
+        around = (self.app, self.config, self.context, tasks, state, tls is not None, client, server)
+        if tls is None and self.h2c:
+            return ProtocolWrapper(*around, self.protocol_send, "http/1.1")
+        if tls is not None and tls.selected_alpn_protocol() == "h2":
+            return H2Protocol(*around, self.protocol_send)
+        return _HTTP1(*around, self.protocol_send)
+
+    async def _close(self) -> None:
+        """Close, when what was written has been read, or after a while in any case."""
+        timer = self.loop.call_later(self.write_timeout, self.writer.transport.abort)
+        try:
+            await super()._close()
+        finally:
+            timer.cancel()
+
+
+class _HTTP2PrefaceError(Exception):
+    """The client speaks HTTP/2 from the start."""
+
+
+class _HTTP1(H11Protocol):
+    """HTTP/1.1 and nothing else: an offer to upgrade is ignored, as it may be."""
+
+    async def handle(self, event: Event) -> None:
+        try:
+            await super().handle(event)
+        except _HTTP2PrefaceError:
+            await self._send_error_response(505)
+            await self.send(Closed())
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        if event.method == b"PRI":
+            raise _HTTP2PrefaceError
+
+
+def _turn_away(writer: asyncio.StreamWriter) -> None:
+    body = error_bytes(FULL)
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+        f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    writer.close()
+
+
+def _name(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,66 @@
+"""Logs of a serving process: lines for people or JSON, without control characters and without prompts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any, Final
+
+from tinyllm.server.settings import ServerConfig
+
+__all__ = ["set_up_logs"]
+
+FIELDS: Final = ("request_id", "caller", "seconds", "bytes")
+"""What records may carry beside their message."""
+
+
+def set_up_logs(config: ServerConfig) -> None:
+    """Send tinyllm's logs to standard error. For programs only: a library leaves this to its user."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONFormatter() if config.log_format == "json" else TextFormatter())
+    root = logging.getLogger("tinyllm")
+    root.handlers = [handler]
+    root.propagate = False
+    root.setLevel(config.log_level.upper())
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, message, and what belongs to it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line; only tracebacks have more."""
+        extra = "".join(f" {name}={value}" for name, value in _fields(record).items() if value != "")
+        record.message = _clean(record.getMessage()) + extra
+        record.asctime = self.formatTime(record)
+        line = self.formatMessage(record)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        entry: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+
+
+def _clean(text: str) -> str:
+    """Show control characters as escapes: what clients send must not write lines of its own."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
