@@ -148,4 +148,4 @@ def _parsed(arguments: str) -> object:
 
 
 def _fault(message: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{message[0].upper()}{message[1:]}.", param="messages")
+    return InvalidRequestError(f"{message}.", param="messages")

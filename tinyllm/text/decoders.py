@@ -75,10 +75,10 @@ class _ByteFallback:
     """
 
     def __init__(self) -> None:
-        self._utf8 = codecs.getincrementaldecoder("utf-8")()
-        self._text = ""
-        self._num_bytes = 0
-        self._is_broken = False
+        self._text: str
+        self._num_kept: int
+        self._is_broken: bool
+        self._begin_run()
 
     def push(self, token: str) -> list[str]:
         match = _BYTE_TOKEN.fullmatch(token)
@@ -86,24 +86,31 @@ class _ByteFallback:
             return [*self.flush(), token]
         if self._is_broken:
             return [_BROKEN]
-        self._num_bytes += 1
-        return self._decode(bytes.fromhex(match[1]), final=False)
+        self._num_kept += 1
+        try:
+            self._text += self._utf8.decode(bytes.fromhex(match[1]))
+        except UnicodeDecodeError:
+            self._is_broken = True
+            return [_BROKEN] * self._num_kept
+        return []
 
     def flush(self) -> list[str]:
-        ended = self._decode(b"", final=True)
-        if self._text:
-            ended = [self._text]
-        self.__init__()  # type: ignore[misc]  # the next run starts afresh
-        return ended
+        kept = [] if self._is_broken or not self._num_kept else self._kept()
+        self._begin_run()
+        return kept
 
-    def _decode(self, data: bytes, *, final: bool) -> list[str]:
-        """Decode more of the run; if it turns out broken, return all of it so far."""
+    def _begin_run(self) -> None:
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._text = ""
+        self._num_kept = 0
+        self._is_broken = False
+
+    def _kept(self) -> list[str]:
         try:
-            self._text += self._utf8.decode(data, final)
+            self._utf8.decode(b"", final=True)
         except UnicodeDecodeError:
-            self._text, self._is_broken = "", True
-            return [_BROKEN] * self._num_bytes
-        return []
+            return [_BROKEN] * self._num_kept
+        return [self._text]
 
 
 @dataclass(slots=True)

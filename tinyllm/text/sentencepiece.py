@@ -33,7 +33,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 SPACE: Final = "▁"
 
-MAX_PIECES: Final = 1 << 20
+MAX_PIECES: Final = 1 << 19
 MAX_SPELLED_CHARACTERS: Final = 4 << 20
 """Of all pieces together: merges are found by splitting every piece everywhere."""
 

@@ -52,6 +52,7 @@ _SIZED_FILTERS: Final = ("batch", "center", "indent", "round", "slice", "truncat
 _UNSAFE_METHODS: Final = frozenset(
     {"encode", "expandtabs", "format_map", "maketrans", "to_bytes", "translate"}
 )
+_NESTED_FIELD: Final = re.compile(r"\{[^{}]*\{")
 _WIDE_FORMAT: Final = re.compile(r"[:%.][^{}%a-zA-Z]*(?:\d{4}|\*)")
 
 
@@ -339,9 +340,8 @@ def _checked_arguments(
     if method == "format_map":
         raise TemplateError("format_map is not available to chat templates")
     if method == "format":
-        sized = [value for value in args if isinstance(value, int) and abs(value) > MAX_SIZE_ARGUMENT]
-        if sized and re.search(r":[^{}]*\{", text):
-            raise LimitError("it formats with too large a width")
+        if _NESTED_FIELD.search(text):
+            raise LimitError("it formats with a width that is not written out")
         _check_format(text, [*args, *kwargs.values()])
     elif method in ("center", "ljust", "rjust", "zfill"):
         _check_sizes(args)

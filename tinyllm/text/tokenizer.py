@@ -156,7 +156,8 @@ def load_tokenizer(source: TokenizerSource) -> Tokenizer:
             backend = tokenizers.Tokenizer.from_buffer(_read(source.path))
         special_tokens = _special_tokens(config)
         _add_tokens(backend, config, special_tokens)
-        _set_bos_and_eos(backend, config, special_tokens)
+        if source.kind != "tokenizer.json":
+            _add_bos_and_eos(backend, config, special_tokens)
         backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
         return Tokenizer(backend, special_tokens)
 
@@ -231,12 +232,13 @@ def _add_tokens(
         backend.add_tokens(missing)
 
 
-def _set_bos_and_eos(
+def _add_bos_and_eos(
     backend: tokenizers.Tokenizer, config: Mapping[str, Any], special_tokens: Mapping[str, str]
 ) -> None:
-    """Put BOS and EOS around a text as the config says; if it says nothing, ``tokenizer.json`` rules."""
-    if "add_bos_token" not in config and "add_eos_token" not in config and backend.post_processor is not None:
-        return
+    """Put BOS and EOS around each text if ``add_bos_token`` and ``add_eos_token`` say so.
+
+    A ``tokenizer.json`` has its own rule, which holds whatever the config says, as in ``transformers``.
+    """
     bos = special_tokens.get("bos_token") if config.get("add_bos_token") else None
     eos = special_tokens.get("eos_token") if config.get("add_eos_token") else None
     around = [token for token in (bos, eos) if token is not None]

@@ -1,0 +1,272 @@
+"""Templates that nobody has vetted: no way out of the sandbox, an end in time and memory."""
+
+# ruff: noqa: E501
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinyllm.errors import ChatTemplateError
+from tinyllm.text.chat_template import ChatTemplates
+from tinyllm.text.template_sandbox import Budget, LimitError
+
+USER = {"role": "user", "content": "hi"}
+GROW = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(100) %}{% set ns.s = STEP %}{% endfor %}{{ ns.s }}"
+
+
+def grow(step: str, start: str = "'aaaaaaaaaa'") -> str:
+    return GROW.replace("STEP", step).replace("'aaaaaaaaaa'", start)
+
+
+BOMBS = {
+    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "filtered loops": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
+    "loop of lists": "{% for a in range(99999) %}{% set x = range(99999) | list %}{% endfor %}",
+    "loop of sorts": "{% for a in range(99999) %}{% set x = range(99999) | sort %}{% endfor %}",
+    "loop of searches": "{% for a in range(99999) %}{{ 1 in range(99999) | list }}{% endfor %}",
+    "macro tree": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "macro for ever": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "loop for ever": "{% for i in range(9) recursive %}{{ loop([1, 2]) }}{% endfor %}",
+    "block for ever": "{% block a %}{{ self.a() }}{% endblock %}",
+    "times": "{{ 'a' * 200000000 }}",
+    "times from the left": "{{ 200000000 * 'a' }}",
+    "list times": "{{ [1] * 100000000 }}",
+    "tuple times": "{{ (1,) * 100000000 }}",
+    "power": "{{ 9 ** 99999999 }}",
+    "product": "{{ (10 ** 4000) * (10 ** 4000) }}",
+    "center": "{{ 'a' | center(300000000) }}",
+    "center method": "{{ 'a'.center(300000000) }}",
+    "safe center method": "{{ ('a' | safe).center(300000000) }}",
+    "zfill": "{{ 'a'.zfill(300000000) }}",
+    "ljust": "{{ 'a'.ljust(width=300000000) }}{{ 'a'.ljust(300000000) }}",
+    "indent": "{{ ('a\n' * 99999) | indent(9999) }}",
+    "indent by text": "{{ ('a\n' * 99999) | indent('x' * 9999) }}",
+    "wide %": "{{ '%300000000d' % 1 }}",
+    "wide % by argument": "{{ '%*d' % (300000000, 1) }}",
+    "precise %": "{{ '%.300000000f' % 1 }}",
+    "wide format": "{{ '{:>300000000}'.format(1) }}",
+    "wide format by argument": "{{ '{:>{}}'.format(1, 300000000) }}",
+    "wide format by name": "{{ '{:>{w}}'.format(1, w=300000000) }}",
+    "wide format filter": "{{ '%300000000d' | format(1) }}",
+    "wide format by attr": "{{ ('{:>300000000}' | attr('format'))(1) }}",
+    "format_map": "{{ '{a:>300000000}'.format_map({'a': 1}) }}",
+    "repeated fields": "{% set a = 'a' * 4000000 %}{{ ('{0}' * 1000).format(a) }}",
+    "repeated %": "{% set a = 'a' * 4000000 %}{{ ('%(a)s' * 1000) % {'a': a} }}",
+    "replace": "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}",
+    "replace method": "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+    "replace nothing": "{{ ('a' * 100000).replace('', 'b' * 100000) }}",
+    "join": "{{ (['a'] * 100000) | join('b' * 100000) }}",
+    "join method": "{{ ('b' * 100000).join(['a'] * 100000) }}",
+    "round": "{{ 5 | round(-1000000000) }}",
+    "sum of lists": "{{ ([[1]] * 100000) | sum(start=[]) }}",
+    "bytes": "{{ (1).to_bytes(300000000, 'big') }}",
+    "translate": "{{ ('a' * 100000).translate({97: 'b' * 100000}) }}",
+    "expandtabs": "{{ '\t'.expandtabs(300000000) }}",
+    "slices in a row": "{% set a = 'a' * 4000000 %}" + "{% set x = a[1:] %}" * 100,
+    "date": "{{ strftime_now('%300000000d') }}",
+    "long date": "{{ strftime_now('%c' * 10000) }}",
+    "macro of text": "{% macro f() %}"
+    + "y" * 90000
+    + "{% endmacro %}{% for i in range(99999) %}{% set x = f() %}{% endfor %}",
+    "text in a loop": "{% for i in range(99999) %}" + "y" * 90000 + "{% endfor %}",
+    "grow ~": grow("ns.s ~ ns.s"),
+    "grow +": grow("ns.s + ns.s"),
+    "grow join": grow("[ns.s, ns.s] | join"),
+    "grow replace": grow("ns.s | replace('a', 'aaaaaaaa')"),
+    "grow list": grow("ns.s + ns.s", "[1]"),
+    "grow nested list": grow("[ns.s, ns.s]", "[1]"),
+    "grow nested tuple": grow("(ns.s, ns.s)", "[1]"),
+    "grow nested mapping": grow("{'a': ns.s, 'b': ns.s}", "[1]"),
+    "grow dict": grow("dict(a=ns.s, b=ns.s)", "[1]"),
+    "grow set block": "{% set ns = namespace(s='aa') %}{% for i in range(99) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}"
+    "{% endset %}{% endfor %}",
+    "deep parentheses": "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+    "deep not": "{{ " + "not " * 20000 + "x }}",
+    "deep minus": "{{ " + "-" * 90000 + "1 }}",
+    "deep sum": "{{ " + "x + " * 5000 + "x }}",
+    "deep dots": "{{ x" + ".y" * 5000 + " }}",
+    "deep if": "{% if x %}" * 500 + "{% endif %}" * 500,
+    "deep for": "{% for x in [1] %}" * 50 + "{% endfor %}" * 50,
+    "long source": "x" * 100_001,
+    "dense source": "{{ x + y }}" * 9000,
+    "dense list": "{{ [" + "1, " * 30000 + "] }}",
+}
+
+
+def stopped(name: str) -> None:
+    templates = ChatTemplates({"default": BOMBS[name], "good": "{{ messages[0].content }}"})
+    with pytest.raises(ChatTemplateError):
+        templates.render([USER])
+    assert templates.render([USER], name="good") == "hi"
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_end_in_time(name: str) -> None:
+    began = time.thread_time()
+    stopped(name)
+    assert time.thread_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in BOMBS if not name.startswith(("dense", "deep", "loop", "nested"))]
+)
+def test_bombs_end_in_memory(name: str) -> None:
+    tracemalloc.start()
+    try:
+        stopped(name)
+        assert tracemalloc.get_traced_memory()[1] < 150 << 20
+    finally:
+        tracemalloc.stop()
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.__class__.__subclasses__() }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update({'role': 'system'}) }}",
+    "{{ messages[0].clear() }}",
+    "{{ raise_exception.__globals__['json'] }}",
+    "{{ strftime_now.__globals__.values() }}",
+    "{{ ('{0.__class__.__mro__}' | attr('format'))(1) }}",
+    "{{ '{0.__class__.__mro__}'.format(1) }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ (namespace | attr('__init__')).x }}",
+    "{{ lipsum.__globals__ }}",
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+    "{% import 'os' as os %}",
+    "{% extends 'x' %}",
+    "{{ joiner.__init__.__builtins__ }}",
+    "{{ messages | map(attribute='__class__') | map('string') | join | length + nothing.x }}",
+    "{{ 1 | charge it }}",
+]
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_there_is_no_way_out(source: str) -> None:
+    templates = ChatTemplates({"default": source})
+    with pytest.raises(ChatTemplateError):
+        templates.render([USER])
+
+
+def test_nothing_inside_shows_in_what_is_written() -> None:
+    shown = ChatTemplates({"default": "{{ namespace(a=1) }}{{ messages.__class__ }}{{ ''.__doc__ }}"}).render(
+        [USER]
+    )
+    assert shown == "<namespace>"
+
+
+def test_limits_grow_with_the_messages() -> None:
+    """What stops a bomb must not stop a long conversation."""
+    content = "word " * 1_000_000
+    source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
+    prompt = ChatTemplates({"default": source}).render([{"role": "user", "content": content}])
+    assert prompt == f"<user>{content.strip()}\n"
+
+
+def test_many_messages_render_in_time() -> None:
+    source = "{% for m in messages %}{{ messages[loop.index:] | length }}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "x" * 500}] * 300
+    assert ChatTemplates({"default": source}).render(messages).endswith("x" * 500)
+
+
+def test_the_limit_is_of_processor_time_of_this_thread() -> None:
+    """Another thread's work, or waiting, does not count against a template."""
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        budget = Budget(0, seconds=0.05)
+        began = time.perf_counter()
+        while time.perf_counter() - began < 0.06:
+            time.sleep(0.01)
+        budget.charge(1)
+    finally:
+        stop.set()
+        thread.join()
+    with pytest.raises(LimitError, match="too long"):
+        charge_for_ever(budget)
+
+
+def charge_for_ever(budget: Budget) -> None:
+    while True:
+        budget.charge(0)
+
+
+def test_templates_on_several_threads_have_budgets_of_their_own() -> None:
+    templates = ChatTemplates({"default": "{% for i in range(2000) %}{{ messages[0].content }}{% endfor %}"})
+    results: list[str] = []
+    threads = [
+        threading.Thread(target=lambda n=n: results.append(templates.render([{**USER, "content": str(n)}])))
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [str(n) * 2000 for n in range(8)]
+
+
+FRAGMENTS = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    " for x in ",
+    " if ",
+    " else ",
+    " endfor ",
+    " endif ",
+    "messages",
+    "x",
+]
+FRAGMENTS += [
+    ".",
+    "[",
+    "]",
+    "(",
+    ")",
+    "|",
+    "~",
+    "+",
+    "*",
+    "**",
+    "%",
+    "'a'",
+    "99999",
+    "range",
+    "join",
+    "set ",
+    "=",
+    ",",
+]
+FRAGMENTS += [
+    "macro f()",
+    " endmacro ",
+    "f()",
+    "{{ f() }}",
+    "{% for x in range(99999) %}",
+    "{% endfor %}",
+    "-",
+    "\n",
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(source=st.lists(st.sampled_from(FRAGMENTS), max_size=15).map("".join))
+def test_any_source_renders_or_gives_the_typed_error(source: str) -> None:
+    with contextlib.suppress(ChatTemplateError):
+        assert isinstance(ChatTemplates({"default": source}).render([USER]), str)
