@@ -143,7 +143,7 @@ def test_metadata_of_another_backend_is_refused() -> None:
 
 
 def test_backends_have_the_names_they_are_found_by() -> None:
-    assert get_backend("reference", SPEC.device).name == "reference"
-    assert get_backend("auto", SPEC.device).name in BACKENDS
+    assert get_backend("reference", SPEC).name == "reference"
+    assert get_backend("auto", SPEC).name in BACKENDS
     with pytest.raises(ConfigError, match=r"flash9.*reference"):
-        get_backend("flash9", SPEC.device)
+        get_backend("flash9", SPEC)

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tinyllm.artifacts.directory import open_directory
-from tinyllm.attention.backends import get_backend
+from tinyllm.attention.backends import BACKENDS
 from tinyllm.config import EngineConfig
 from tinyllm.core.kv_cache_manager import KVCacheManager
 from tinyllm.engine.core import EngineCore
@@ -211,7 +211,7 @@ def bench(path: Path, backend: str) -> Bench:
     with torch.inference_mode():
         return Bench(
             load_model(
-                open_directory(path), dtype=torch.float32, device=CPU, backend=get_backend(backend, CPU)
+                open_directory(path), dtype=torch.float32, device=CPU, backend=BACKENDS[backend]()
             )
         )
 
@@ -240,7 +240,7 @@ def check_interleavings(bench: Bench, examples: int) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("backend", ["reference", "auto"])
+@pytest.mark.parametrize("backend", ["reference", "paged"])
 @pytest.mark.parametrize("name", ["tiny_llama", "tiny_qwen2", "tiny_qwen3"])
 def test_tiny(name: str, backend: str, request: pytest.FixtureRequest) -> None:
     loaded = bench(request.getfixturevalue(name), backend)
@@ -251,6 +251,6 @@ def test_tiny(name: str, backend: str, request: pytest.FixtureRequest) -> None:
 @pytest.mark.weights
 @pytest.mark.slow
 def test_smollm2(smollm2: Path) -> None:
-    loaded = bench(smollm2, "auto")
+    loaded = bench(smollm2, "paged")
     # x 20 in the full run: 60.
     check_interleavings(loaded, 3)

@@ -56,6 +56,10 @@ class AttentionBackend(Protocol):
 
     name: str
 
+    def cannot_run(self, spec: KVCacheSpec) -> str | None:
+        """Say why this backend cannot serve ``spec``, or None if it can."""
+        ...
+
     def bytes_per_block(self, spec: KVCacheSpec) -> int:
         """Memory of one block over all layers, keys and values."""
         ...

@@ -63,6 +63,10 @@ class ReferenceBackend:
     def __init__(self) -> None:
         self._workspace: dict[tuple[str, torch.dtype, torch.device], torch.Tensor] = {}
 
+    def cannot_run(self, spec: KVCacheSpec) -> str | None:
+        """Return None: it runs everywhere."""
+        return None
+
     def bytes_per_block(self, spec: KVCacheSpec) -> int:
         """Memory of one block over all layers, keys and values."""
         elements = 2 * spec.num_layers * spec.num_kv_heads * spec.block_size * spec.head_dim

@@ -7,8 +7,9 @@ from torch import nn
 
 from tinyllm.artifacts.model import ModelConfig
 from tinyllm.attention.metadata import AttentionBackend, AttentionMetadata, KVCacheSpec, LayerKVCache
-from tinyllm.models.layers import Attention, DecoderLayer, Embedding, RMSNorm
+from tinyllm.models.layers import Attention, DecoderLayer, Embedding, HeadNorm, RMSNorm
 from tinyllm.models.linear import Linear
+from tinyllm.models.operators import Operators, get_operators
 from tinyllm.models.rope import RotaryEmbedding
 from tinyllm.models.weights import WeightReader
 
@@ -24,7 +25,9 @@ class CausalLM(nn.Module):
         super().__init__()
         self.config, self.backend = config, backend
         self.dtype, self.device = dtype, device
-        self.model = _Decoder(config, [self.make_attention() for _ in range(config.num_hidden_layers)])
+        self.operators = get_operators(dtype, device)
+        attentions = [self.make_attention() for _ in range(config.num_hidden_layers)]
+        self.model = _Decoder(config, attentions, self.operators)
         self.lm_head = Linear("lm_head")
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, dtype=dtype, device=device)
 
@@ -41,7 +44,7 @@ class CausalLM(nn.Module):
         for path, layer in self.named_modules():
             if layer is self.lm_head and self.config.tie_word_embeddings:
                 self.lm_head.set_weight(self.model.embed_tokens.weight)
-            elif isinstance(layer, (Embedding, Linear, RMSNorm)):
+            elif isinstance(layer, (Embedding, HeadNorm, Linear, RMSNorm)):
                 layer.load(path, reader)
 
     def kv_cache_spec(self, block_size: int, dtype: torch.dtype | None = None) -> KVCacheSpec:
@@ -67,10 +70,10 @@ class CausalLM(nn.Module):
         Keys and values of every token are stored in ``kv_caches``, one entry a layer.
         """
         rotary = self.rotary(positions, max(metadata.seq_lens))
-        x = self.model.embed_tokens(input_ids)
+        residual, x = self.model.embed_tokens(input_ids), None
         for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
-            x = layer(x, rotary, kv_cache, metadata)
-        out: torch.Tensor = self.model.norm(x)
+            x = layer(x, residual, rotary, kv_cache, metadata)
+        out: torch.Tensor = self.model.norm(x, residual)
         return out
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -82,8 +85,8 @@ class CausalLM(nn.Module):
 class _Decoder(nn.Module):
     """What checkpoints call ``model``: everything but the head."""
 
-    def __init__(self, config: ModelConfig, attentions: list[Attention]) -> None:
+    def __init__(self, config: ModelConfig, attentions: list[Attention], operators: Operators) -> None:
         super().__init__()
         self.embed_tokens = Embedding()
-        self.layers = nn.ModuleList(DecoderLayer(config, attention) for attention in attentions)
-        self.norm = RMSNorm(config.rms_norm_eps)
+        self.layers = nn.ModuleList(DecoderLayer(config, attention, operators) for attention in attentions)
+        self.norm = RMSNorm(config.rms_norm_eps, operators)

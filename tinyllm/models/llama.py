@@ -17,6 +17,7 @@ class LlamaForCausalLM(CausalLM):
         return Attention(
             config,
             self.backend,
+            self.operators,
             qkv_bias=config.attention_bias,
             output_bias=config.attention_output_bias,
         )

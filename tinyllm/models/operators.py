@@ -24,14 +24,10 @@ ONE_THREAD = 32_768
 class Operators(Protocol):
     """What a decoder layer needs beside matrix products and attention. Rows are tokens."""
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Return ``x / rms(x) * weight`` over the last dimension of ``x [num_tokens, size]``."""
-        ...
-
     def add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+        self, x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """Add x to ``residual`` in place, and return its `rms_norm`."""
+        """Add x (if any) to ``residual [num_tokens, size]`` in place; return it over its rms, times weight."""
         ...
 
     def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -58,15 +54,11 @@ class Operators(Protocol):
 class TorchOperators:
     """Plain PyTorch, on any device and in any dtype: the meaning of each operator."""
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Root mean square norm (Zhang & Sennrich, arXiv 1910.07467), rounded before the weight."""
-        return F.rms_norm(x.float(), weight.shape, None, eps).to(x.dtype) * weight
-
     def add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+        self, x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
         """Add, then normalise."""
-        return self.rms_norm(residual.add_(x), weight, eps)
+        return rms_norm(residual if x is None else residual.add_(x), weight, eps)
 
     def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """SwiGLU's middle (Shazeer, arXiv 2002.05202)."""
@@ -86,8 +78,13 @@ class TorchOperators:
         """Per-head norm where there are weights, then rotation."""
         q, k = heads[:, :num_heads], heads[:, num_heads : num_heads + num_kv_heads]
         if q_weight is not None and k_weight is not None:
-            q, k = self.rms_norm(q, q_weight, eps), self.rms_norm(k, k_weight, eps)
+            q, k = rms_norm(q, q_weight, eps), rms_norm(k, k_weight, eps)
         return rotate(q, *rotary), rotate(k, *rotary)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Root mean square norm (Zhang & Sennrich, arXiv 1910.07467), in float32, rounded before the weight."""
+    return F.rms_norm(x.float(), weight.shape, None, eps).to(x.dtype) * weight
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
@@ -129,19 +126,10 @@ class NativeOperators:
         for function in (self._add_rms_norm, self._silu_and_mul, self._norm_rotate):
             function.restype = None
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """See `Operators`."""
-        return self._norm(None, x, weight, eps)
-
     def add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> torch.Tensor:
-        """See `Operators`."""
-        return self._norm(x, residual, weight, eps)
-
-    def _norm(
         self, x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
+        """See `Operators`."""
         rows, size = residual.shape
         out = torch.empty(rows, size, dtype=residual.dtype)
         self._add_rms_norm(

@@ -13,4 +13,4 @@ class Qwen2ForCausalLM(CausalLM):
 
     def make_attention(self) -> Attention:
         """Return the attention of one layer."""
-        return Attention(self.config, self.backend, qkv_bias=True)
+        return Attention(self.config, self.backend, self.operators, qkv_bias=True)

@@ -13,7 +13,7 @@ import torch
 from tinyllm.artifacts.model import RopeConfig
 from tinyllm.errors import UnsupportedModelError
 
-__all__ = ["RotaryEmbedding", "apply_rotary", "attention_factor", "inverse_frequencies"]
+__all__ = ["RotaryEmbedding", "attention_factor", "inverse_frequencies"]
 
 FIRST_TABLE = 4096
 
@@ -34,12 +34,11 @@ class RotaryEmbedding:
         self.cos, self.sin = self._slab(0, FIRST_TABLE)
 
     def __call__(self, positions: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines ``[num_tokens, 1, head_dim]`` of ``positions``, all below ``length``."""
+        """Return cosines and sines ``[num_tokens, head_dim / 2]`` of ``positions``, all below ``length``."""
         while (have := self.cos.shape[0]) < length:
             cos, sin = self._slab(have, 2 * have)
             self.cos, self.sin = torch.cat((self.cos, cos)), torch.cat((self.sin, sin))
-        cos, sin = self.cos[positions], self.sin[positions]
-        return torch.cat((cos, cos), dim=-1).unsqueeze(1), torch.cat((sin, sin), dim=-1).unsqueeze(1)
+        return self.cos[positions], self.sin[positions]
 
     def _slab(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         frequencies = self.inverse_frequencies
@@ -47,12 +46,6 @@ class RotaryEmbedding:
         angles = positions[:, None] * frequencies
         cos, sin = angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
         return cos.to(self.dtype), sin.to(self.dtype)
-
-
-def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn ``x [num_tokens, heads, head_dim]`` by the angles of each token's position."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def inverse_frequencies(config: RopeConfig, head_dim: int) -> torch.Tensor:

@@ -14,17 +14,17 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from tinyllm.artifacts.cache import cache_directory
+from tinyllm.artifacts.cache import cache_directory, make_once
 
 __all__ = ["NativeUnavailableError", "load_library"]
 
 SOURCES: Final = ("paged_attention.c", "elementwise.c")
 HEADERS: Final = ("common.h",)
+LIBRARY: Final = "kernels.so"
 FLAGS: Final = ("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 BUILD_TIMEOUT: Final = 120.0
 
@@ -44,13 +44,14 @@ def load_library() -> ctypes.CDLL:
     if platform.system() == "Windows":
         raise NativeUnavailableError("no build for Windows yet")
     compiler = _compiler()
-    library = cache_directory() / "native" / f"kernels-{_identity(compiler)}.so"
-    if not library.exists():
-        _build(compiler, library)
+    directory = cache_directory() / "native" / f"kernels-{_identity(compiler)}"
     try:
-        return ctypes.CDLL(str(library))
+        make_once(directory, functools.partial(_build, compiler))
+        return ctypes.CDLL(str(directory / LIBRARY))
     except OSError as error:
-        raise NativeUnavailableError(f"the built kernels do not load: {error}") from None
+        raise NativeUnavailableError(
+            f"the kernels cannot be kept or loaded: {type(error).__name__}"
+        ) from None
 
 
 def _compiler() -> str:
@@ -85,26 +86,22 @@ def _processor() -> bytes:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)})).encode()
 
 
-def _build(compiler: str, library: Path) -> None:
-    """Compile into a temporary directory, and move the result into place: a reader sees all or nothing."""
+def _build(compiler: str, directory: Path) -> None:
+    """Compile the sources into ``directory``."""
+    for name in (*HEADERS, *SOURCES):
+        (directory / name).write_bytes((files("tinyllm.native") / name).read_bytes())
     try:
-        library.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=library.parent) as workspace:
-            for name in (*HEADERS, *SOURCES):
-                (Path(workspace) / name).write_bytes((files("tinyllm.native") / name).read_bytes())
-            built = Path(workspace) / "kernels.so"
-            subprocess.run(  # noqa: S603  the user's own compiler
-                [compiler, *FLAGS, "-o", str(built), *SOURCES, "-lm"],
-                cwd=workspace,
-                capture_output=True,
-                check=True,
-                timeout=BUILD_TIMEOUT,
-            )
-            built.rename(library)
+        subprocess.run(  # noqa: S603  the user's own compiler
+            [compiler, *FLAGS, "-o", LIBRARY, *SOURCES, "-lm"],
+            cwd=directory,
+            capture_output=True,
+            check=True,
+            timeout=BUILD_TIMEOUT,
+        )
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode(errors="replace").strip().splitlines()
         raise NativeUnavailableError(
             f"the C compiler failed: {reason[0] if reason else 'no message'}"
         ) from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NativeUnavailableError(f"the kernels cannot be built: {type(error).__name__}") from None
+    except subprocess.SubprocessError as error:
+        raise NativeUnavailableError(f"the C compiler failed: {type(error).__name__}") from None

@@ -35,9 +35,10 @@ typedef struct {
     vec acc[ROWS][MAX_DIM / LANES];
 } tile_state;
 
-/* Absorb the span of 64 tokens that starts at `start`; row r sees tokens up to last[r]. */
+/* Absorb the span that starts at `start`, `count` tokens of 64; row r sees tokens up to last[r].
+ * Values past `count` are not touched: a freed block may hold anything, and 0 times NaN is NaN. */
 INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys,
-                                                             const void *values, const int64_t *offset, int64_t start,
+                                                             const void *values, const int64_t *offset, int64_t start, int64_t count,
                                                              const int64_t *last, int dim, int bf16) {
     vec score[ROWS][GROUPS] = {{{0}}};
     for (int d = 0; d < dim; d++) {
@@ -76,7 +77,7 @@ INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys
             for (int r = 0; r < ROWS; r++)
                 for (int j = 0; j < STRIPE; j++) acc[r][j] = state->acc[r][j0 + j];
             for (int g = 0; g < GROUPS; g++)
-                for (int t = 0; t < LANES; t++) {
+                for (int t = 0; t < LANES && g * LANES + t < count; t++) {
                     vec value[STRIPE];
                     for (int j = 0; j < STRIPE; j++)
                         value[j] = load(values, offset[g] + (int64_t)t * dim + (j0 + j) * LANES, bf16);
@@ -88,7 +89,7 @@ INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys
         } else {
             for (int j = j0; j < j0 + width; j++)
                 for (int g = 0; g < GROUPS; g++)
-                    for (int t = 0; t < LANES; t++) {
+                    for (int t = 0; t < LANES && g * LANES + t < count; t++) {
                         vec value = load(values, offset[g] + (int64_t)t * dim + j * LANES, bf16);
                         for (int r = 0; r < ROWS; r++) state->acc[r][j] += weight[r][g * LANES + t] * value;
                     }
@@ -130,7 +131,9 @@ INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row,
             int64_t block = table[token / a->block_size], inside = token % a->block_size / LANES;
             offset[g] = ((block * a->num_kv_heads + kv_head) * (a->block_size / LANES) + inside) * LANES * dim;
         }
-        absorb_span(&state, q, a->keys, a->values, offset, start, last, dim, bf16);
+        int64_t count = end - start < SPAN ? end - start : SPAN;
+        if (count == SPAN) absorb_span(&state, q, a->keys, a->values, offset, start, SPAN, last, dim, bf16);
+        else absorb_span(&state, q, a->keys, a->values, offset, start, count, last, dim, bf16);
     }
     for (int r = 0; r < ROWS; r++) {
         record[r] = state.max[r];

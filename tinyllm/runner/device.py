@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from tinyllm.artifacts.model import ModelConfig, RopeConfig, TensorInfo
-from tinyllm.attention.backends import get_backend
 from tinyllm.attention.metadata import AttentionBackend
+from tinyllm.attention.reference import ReferenceBackend
 from tinyllm.errors import ConfigError, DeviceError
 from tinyllm.models.linear import can_pack
 from tinyllm.models.llama import LlamaForCausalLM
@@ -68,11 +68,11 @@ def preflight(
 ) -> None:
     """Run a model of one small layer, to see that every operator works with this dtype here.
 
-    ``backend`` is by default the one that ``auto`` means, ``kv_cache_dtype`` is by default ``dtype``. Raises
+    ``backend`` is by default the reference, ``kv_cache_dtype`` is by default ``dtype``. Raises
     `DeviceError` when one does not. Logs a warning where bfloat16 works but is emulated.
     """
     try:
-        logits = _probe(device, dtype, backend or get_backend("auto", device), kv_cache_dtype)
+        logits = _probe(device, dtype, backend or ReferenceBackend(), kv_cache_dtype)
     except (RuntimeError, NotImplementedError, TypeError) as error:
         name = str(dtype).removeprefix("torch.")
         reason = (str(error).splitlines() or [type(error).__name__])[0]
