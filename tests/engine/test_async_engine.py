@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from contextlib import aclosing
@@ -80,6 +81,18 @@ async def test_many_streams_at_once_are_each_what_they_are_alone(make_engine: Ma
                 for number in range(8):
                     tasks.start_soon(read, number)
         assert [together[number] for number in range(8)] == alone
+
+
+def test_streams_are_awaitables_for_asyncio(make_engine: MakeEngine) -> None:
+    async def main() -> None:
+        async with make_engine() as engine:
+            results = await asyncio.gather(*(engine.generate(text, FIVE) for text in ("a", "b")))
+            assert [len(result.token_ids) for result in results] == [5, 5]
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(engine.generate("x", LONG), 0.005)
+            await wait_idle(engine)
+
+    asyncio.run(main())
 
 
 async def test_answers_interleave_by_index(make_engine: MakeEngine) -> None:
@@ -494,6 +507,31 @@ async def test_a_start_that_is_cancelled_ends_the_thread() -> None:
     leave.set()
     await engine.aclose()
     assert engine._executor.join(20)
+
+
+async def test_closing_does_not_wait_for_ever_for_a_step_that_hangs(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinyllm.engine.lifecycle.CLOSE_TIMEOUT", 0.05)
+    gate = Gate()
+    engine = make_engine(runner=FakeRunner(gate=gate))
+    await engine.start()
+    stream = engine.generate("x", LONG)
+    await anyio.to_thread.run_sync(gate.wait_entered)
+    assert engine.busy_seconds > 0
+    await engine.aclose()
+    with pytest.raises(RequestAbortedError):
+        await stream
+    gate.open()
+    assert await anyio.to_thread.run_sync(engine._executor.join, 20)
+    assert engine.busy_seconds == 0
+
+
+async def test_what_can_never_fit_the_cache_is_refused_and_the_next_runs(make_engine: MakeEngine) -> None:
+    async with make_engine(num_blocks=4, block_size=4) as engine:
+        with pytest.raises(ContextLengthError, match="16 tokens"):
+            engine.generate("x" * 24, FIVE)
+        assert len((await engine.generate("small", FIVE)).token_ids) == 5
 
 
 async def test_two_engines_in_one_process(make_engine: MakeEngine) -> None:

@@ -351,6 +351,19 @@ def test_a_reader_that_never_reads_loses_its_request() -> None:
     assert core.kv.num_free_blocks == core.kv.num_blocks
 
 
+def test_a_long_prompt_holds_up_neither_those_that_decode_nor_a_short_one() -> None:
+    core, _ = make_core(max_num_batched_tokens=8, num_blocks=128)
+    core.add(submission("decoding", max_tokens=60))
+    core.step()
+    core.add(submission("long", prompt="x" * 200, max_tokens=2))
+    core.step()
+    core.add(submission("short", prompt="hi", max_tokens=2))
+    shown: Counter[str] = Counter()
+    for _ in range(10):
+        shown.update(piece.request_id for delivery in core.step() for piece in delivery.pieces)
+    assert shown == {"decoding": 10, "short": 2}
+
+
 # ------------------------------------------------------------------ faults of one request
 
 

@@ -68,6 +68,27 @@ def test_an_engine_forgotten_in_the_middle_of_a_step_lets_the_interpreter_leave(
     assert out == "leaving\n"
 
 
+def test_leaving_stops_the_thread_in_order() -> None:
+    # A thread that is torn away in the middle of native code may bring the whole process down.
+    out = run("""
+        from contextlib import contextmanager
+
+        @contextmanager
+        def context():
+            yield
+            print("stopped in order", flush=True)
+
+        def build(config):
+            core = build_fake_core(config)
+            core.context = context
+            return core
+
+        engine = Engine(_build=build)
+        print("leaving", flush=True)
+    """)
+    assert out == "leaving\nstopped in order\n"
+
+
 def test_an_engine_that_still_loads_lets_the_interpreter_leave() -> None:
     out = run("""
         def build(config):

@@ -116,7 +116,7 @@ class EngineLifecycle:
                 await self._ended.wait()
             else:  # its event loop is another one, perhaps gone
                 await anyio.to_thread.run_sync(self._executor.join, CLOSE_TIMEOUT)
-        if not self._executor.join(timeout=1.0):  # a step hangs, and cannot be interrupted
+        if not self._executor.join(timeout=0.5):  # a step hangs, and cannot be interrupted
             self._table.end_all(lambda: RequestAbortedError("the engine was closed"))
 
     async def __aenter__(self) -> Self:
