@@ -2,8 +2,8 @@
 
 Options come from ``TINYLLM_*`` variables. Nothing is loaded at import; the model is loaded in the background
 once the server runs, so a server's own limit on starting does not matter. ``tinyllm serve`` is the safer way:
-it also sees to addresses, connections, cleartext HTTP/2 and orderly draining, which here are the ASGI server's
-affair.
+it also sees to addresses, connections, cleartext HTTP/2 and orderly draining, which here is left to the ASGI
+server.
 """
 
 from __future__ import annotations

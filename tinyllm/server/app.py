@@ -9,7 +9,18 @@ from quart import Quart, Response
 from werkzeug.exceptions import HTTPException
 
 from tinyllm.errors import TinyLLMError
-from tinyllm.server import cancel, chat, completions, models, page, probes, tokenize
+from tinyllm.server import (
+    cancel,
+    chat,
+    completions,
+    docs_page,
+    models,
+    openapi,
+    page,
+    probes,
+    responses,
+    tokenize,
+)
 from tinyllm.server.body import json_response
 from tinyllm.server.context import current_call
 from tinyllm.server.errors import error_body, fault_of
@@ -28,10 +39,13 @@ logger = logging.getLogger("tinyllm.server")
 BLUEPRINTS = (
     chat.blueprint,
     completions.blueprint,
+    responses.blueprint,
     models.blueprint,
     tokenize.blueprint,
     cancel.blueprint,
     probes.blueprint,
+    openapi.blueprint,
+    docs_page.blueprint,
     page.blueprint,
 )
 

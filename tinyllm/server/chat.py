@@ -8,9 +8,9 @@ from quart import Blueprint, Response
 
 from tinyllm.errors import InvalidRequestError
 from tinyllm.server.body import json_response, read_request
-from tinyllm.server.chat_reply import ChatFrames, SplitterFactory, chat_completion
+from tinyllm.server.chat_reply import ChatFrames, chat_completion
 from tinyllm.server.protocol.chat import ChatRequest
-from tinyllm.server.reasoning import OPEN, ReasoningSplitter
+from tinyllm.server.reasoning import OPEN, ReasoningSplitter, SplitterFactory
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
 from tinyllm.server.submit import make_reply, submit_chat

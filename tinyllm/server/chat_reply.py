@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tinyllm.outputs import CompletionOutput, RequestOutput, TokenLogprob
@@ -10,13 +10,10 @@ from tinyllm.server.errors import Fault
 from tinyllm.server.generation import Answered, Generation, Piece, UsageCount
 from tinyllm.server.json_text import compact_json, quote
 from tinyllm.server.logprobs import chat_logprobs, prompt_logprobs_field
-from tinyllm.server.reasoning import ReasoningSplitter, Split
+from tinyllm.server.reasoning import ReasoningSplitter, Split, SplitterFactory, divide
 from tinyllm.server.reply import ChunkFrames, Held, Reply
 
-__all__ = ["ChatFrames", "SplitterFactory", "chat_completion"]
-
-SplitterFactory = Callable[[], ReasoningSplitter | None]
-"""Makes what divides one answer into thoughts and text; None where the model does not think."""
+__all__ = ["ChatFrames", "chat_completion"]
 
 
 def chat_completion(
@@ -111,7 +108,7 @@ class _ChatChoice:
     def chunks(self, piece: Piece, *, reasoning: bool) -> list[str]:
         output = piece.output
         self._held.add(piece)
-        split = _divide(output, self._splitter)
+        split = divide(output, self._splitter)
         chunks = []
         if split.reasoning and reasoning:
             text = quote(split.reasoning)
@@ -143,15 +140,5 @@ def _split(pieces: list[RequestOutput], splitter: ReasoningSplitter | None, usag
     splits = []
     for piece in pieces:
         usage.add(Piece(0, piece), reasoning=splitter is not None and splitter.thinking)
-        splits.append(_divide(piece, splitter))
+        splits.append(divide(piece, splitter))
     return Split("".join(part.reasoning for part in splits), "".join(part.content for part in splits))
-
-
-def _divide(output: RequestOutput, splitter: ReasoningSplitter | None) -> Split:
-    if splitter is None:
-        return Split(content=output.text)
-    split = splitter.feed(output.text)
-    if output.finish_reason is None:
-        return split
-    rest = splitter.finish()
-    return Split(split.reasoning + rest.reasoning, split.content + rest.content)

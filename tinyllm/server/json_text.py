@@ -19,6 +19,6 @@ def quote(text: str) -> str:
 
 
 def compact_json(value: Any) -> str:
-    """Return ``value`` as JSON without spaces. Raises ``ValueError`` if it has a number that is not finite."""
+    """Return ``value`` as JSON without spaces. Raises ``ValueError`` if a number in it is not finite."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text if text.isascii() else text.translate(_LINE_ENDS)

@@ -12,7 +12,7 @@ from quart import Blueprint, Response, current_app
 from tinyllm.server.errors import RefusedError
 from tinyllm.server.service import current_service
 
-__all__ = ["blueprint"]
+__all__ = ["blueprint", "html_page"]
 
 blueprint = Blueprint("page", __name__)
 
@@ -38,7 +38,7 @@ POLICY: Final = "; ".join(
 async def index() -> Response:
     """Return the page."""
     page = WEB / "index.html"
-    return _page(page.read_bytes() if page.is_file() else _plain_page().encode(), "text/html")
+    return _page(page.read_bytes(), "text/html") if page.is_file() else html_page(_plain_page())
 
 
 @blueprint.get("/static/<path:name>")
@@ -58,6 +58,12 @@ def _page(body: bytes, kind: str) -> Response:
     return response
 
 
+def html_page(body: str) -> Response:
+    """Return a plain page. ``body`` is HTML."""
+    start = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tinyllm</title>'
+    return _page(f"{start}{body}</html>".encode(), "text/html")
+
+
 def _plain_page() -> str:
     rules = sorted(
         (rule.rule, sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}))
@@ -68,7 +74,6 @@ def _plain_page() -> str:
     )
     name = html.escape(current_service().model_names[0])
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>tinyllm</title>'
         f"<h1>tinyllm</h1><p>Serves {name} to OpenAI clients: their base URL is this address and /v1.</p>"
-        f"<ul>{rows}</ul></html>"
+        f'<ul>{rows}</ul><p><a href="docs">What they take</a></p>'
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ["CLOSE", "OPEN", "ReasoningSplitter", "Split"]
+from tinyllm.outputs import RequestOutput
+
+__all__ = ["CLOSE", "OPEN", "ReasoningSplitter", "Split", "SplitterFactory", "divide"]
 
 OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
@@ -83,6 +86,21 @@ class ReasoningSplitter:
             return ""
         text, self._held = self._held, ""
         return text
+
+
+SplitterFactory = Callable[[], ReasoningSplitter | None]
+"""Makes what divides one answer into thoughts and text; None where the model does not think."""
+
+
+def divide(output: RequestOutput, splitter: ReasoningSplitter | None) -> Split:
+    """Divide a piece of text; the last one gives what was held back too."""
+    if splitter is None:
+        return Split(content=output.text)
+    split = splitter.feed(output.text)
+    if output.finish_reason is None:
+        return split
+    rest = splitter.finish()
+    return Split(split.reasoning + rest.reasoning, split.content + rest.content)
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -1,0 +1,69 @@
+"""``GET /docs``: the same description for people. Made here, so that it works without a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from quart import Blueprint, Response, current_app
+
+from tinyllm.server.openapi import describe
+from tinyllm.server.page import html_page
+
+__all__ = ["blueprint"]
+
+blueprint = Blueprint("docs", __name__)
+
+
+@blueprint.get("/docs")
+async def docs() -> Response:
+    """Describe the API for people."""
+    document = describe(current_app)
+    schemas = document["components"]["schemas"]
+    operations = "".join(
+        _operation(method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    )
+    bodies = "".join(_body(name, schema) for name, schema in schemas.items() if name != "Error")
+    return html_page(f"<h1>tinyllm's API</h1><dl>{operations}</dl>{bodies}")
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    body = operation.get("requestBody")
+    reference = (
+        "" if body is None else body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+    )
+    link = f' with a <a href="#{reference}">{reference}</a>' if reference else ""
+    return (
+        f"<dt><code>{method.upper()} {escape(path)}</code>{link}</dt>"
+        f"<dd>{escape(operation['description'])}</dd>"
+    )
+
+
+def _body(name: str, schema: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{escape(field)}</code></td><td>{escape(_kind(detail))}</td>"
+        f"<td>{escape(detail.get('description', ''))}</td></tr>"
+        for field, detail in schema["properties"].items()
+    )
+    return (
+        f'<h2 id="{name}">{name}</h2><p>{escape(schema["description"])}</p>'
+        f"<table><tr><th>Field</th><th>Takes</th><th>Meaning</th></tr>{rows}</table>"
+    )
+
+
+def _kind(detail: Mapping[str, Any]) -> str:
+    """Say in few words what values a field takes."""
+    if "anyOf" in detail:
+        kinds = [_kind(choice) for choice in detail["anyOf"] if choice.get("type") != "null"]
+        return " or ".join(kinds)
+    if "enum" in detail:
+        return ", ".join(json.dumps(value) for value in detail["enum"] if value is not None)
+    bounds = [f"{sign} {detail[key]}" for key, sign in BOUNDS.items() if key in detail]
+    return " ".join([str(detail.get("type", "anything")), *bounds])
+
+
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
