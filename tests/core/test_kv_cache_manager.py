@@ -80,6 +80,19 @@ def test_a_full_hit_leaves_the_last_token_to_compute(length: int, reused: int) -
     assert hits(kv, make_request(range(length))) == reused
 
 
+def test_whether_enough_is_cached() -> None:
+    kv = KVCacheManager(16, 4)
+    compute(kv, make_request(range(12)))
+    again = make_request(range(14))
+    assert [kv.has_computed_blocks(again, number) for number in range(5)] == [True, True, True, True, False]
+    again.token_ids += [14, 15, 16]
+    compute(kv, make_request(range(17)))
+    assert kv.has_computed_blocks(again, 4)  # asking for an incomplete block left nothing behind
+    scored = make_request(range(14), params=SamplingParams(prompt_logprobs=0))
+    assert not kv.has_computed_blocks(scored, 1)
+    assert not KVCacheManager(16, 4, enable_prefix_caching=False).has_computed_blocks(again, 1)
+
+
 def test_output_is_shared_too() -> None:
     kv = KVCacheManager(16, 4)
     request = make_request(range(6))

@@ -81,6 +81,18 @@ def test_a_request_starts_only_with_room_to_grow() -> None:
     assert engine.scheduler.num_running == 1  # 4 blocks for two prompts, but each will need one more at once
 
 
+def test_the_more_often_it_was_preempted_the_more_room_it_waits_for() -> None:
+    started = []
+    for num_preemptions in range(4):
+        engine = make_engine(num_blocks=8, block_size=4)
+        old, new = make_request(8, 16), make_request(8, 16)
+        new.num_preemptions = num_preemptions
+        engine.add(old, new)
+        engine.step()
+        started.append(new.status is RequestStatus.RUNNING)
+    assert started == [True, True, False, False]  # 4 of 8 blocks are left for both
+
+
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 @pytest.mark.parametrize("num_blocks", [8, 12, 20, 40])
 def test_64_requests_with_a_shared_beginning_in_a_small_cache(

@@ -15,7 +15,7 @@ from tinyllm.core.fair_share import fair_shares, prefill_shares
 from tinyllm.core.integrity import IntegrityError
 from tinyllm.core.request import Request, RequestStatus, StreamCredit
 from tinyllm.core.scheduler import SchedulerConfig
-from tinyllm.core.step import ModelRunnerOutput, SampledToken
+from tinyllm.core.step import ModelRunnerOutput, SampledToken, SchedulerOutput
 from tinyllm.errors import ContextLengthError, InvalidRequestError
 from tinyllm.params import SamplingParams
 
@@ -218,7 +218,7 @@ def test_a_fault_of_one_request_ends_it_alone() -> None:
 
 
 def test_prompt_scores_are_reported_once_and_in_order() -> None:
-    engine = make_engine(num_blocks=8, block_size=2, max_num_batched_tokens=3)
+    engine = make_engine(num_blocks=8, block_size=4, max_num_batched_tokens=3)
     params = SamplingParams(prompt_logprobs=0)
     first = make_request(range(8), 2, params=params)
     engine.add(first)
@@ -227,7 +227,8 @@ def test_prompt_scores_are_reported_once_and_in_order() -> None:
     engine.add(again)
     engine.step()
     engine.step()
-    engine.scheduler._preempt(again, engine.step().output)  # in the middle of its prompt
+    engine.scheduler._preempt(again, SchedulerOutput())  # in the middle of its prompt
+    assert (again.num_prompt_scores, len(engine.kv.get_computed_blocks(again))) == (6, 1)
     engine.run()
     assert again.num_preemptions == 1
     for request in (first, again):
@@ -334,6 +335,13 @@ def test_short_prompts_that_fit_a_step_are_not_limited_by_the_number_of_partial_
     assert len(engine.step().sampled) == 10
     engine.add(*[make_request(25, 1) for _ in range(10)])
     assert sorted(engine.step().tokens.values()) == [14, 25, 25]  # the third is begun with what is left
+
+
+def test_no_prompt_is_started_for_which_the_step_has_no_tokens() -> None:
+    engine = make_engine(num_blocks=400, max_num_batched_tokens=64)
+    engine.add(*[make_request(25, 2) for _ in range(10)])
+    assert list(engine.step().tokens.values()) == [25, 25, 14]
+    assert engine.scheduler.num_running == 3
 
 
 def test_the_number_of_partial_prefills_is_bounded() -> None:

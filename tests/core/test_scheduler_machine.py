@@ -16,7 +16,7 @@ from tinyllm.core.step import ModelRunnerOutput, RequestUpdate, SampledToken, Sc
 from tinyllm.errors import ContextLengthError
 from tinyllm.params import SamplingParams
 
-STALL_TIMEOUT = 20.0
+STALL_TIMEOUT = 8.0
 BUDGET = 6
 MAX_MODEL_LEN = 24
 

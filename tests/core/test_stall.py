@@ -131,6 +131,24 @@ def test_stalled_requests_give_up_seat_and_blocks_for_waiting_ones(options: dict
     assert_as_alone(stalled, other)
 
 
+def test_stalled_requests_that_come_back_do_not_exceed_the_budget() -> None:
+    engine = make_engine(max_num_batched_tokens=2, max_num_seqs=8)
+    credits = [StreamCredit(capacity=1) for _ in range(2)]
+    stalled = [make_request(2, 9, credit=credit) for credit in credits]
+    engine.add(*stalled)
+    while engine.step().output.scheduled:
+        pass
+    others = [make_request(2, 9) for _ in range(2)]
+    engine.add(*others)
+    for _ in range(4):
+        engine.step()
+    while engine.scheduler.has_work():
+        for credit in credits:
+            credit.read = credit.sent
+        assert 0 < engine.step().output.num_scheduled_tokens <= 2
+    assert_as_alone(*stalled, *others)
+
+
 def test_stalled_requests_are_the_first_to_give_blocks_to_running_ones() -> None:
     engine = make_engine(num_blocks=8, block_size=4)
     stalled = make_request(8, 24, credit=StreamCredit(capacity=1))

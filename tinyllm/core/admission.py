@@ -38,10 +38,12 @@ class Admission:
         """
         if len(self.running) >= self.max_running or not self._keeps_promises(request):
             return False
+        headroom = self._headroom(request)
+        if headroom >= self.kv.num_free_blocks:  # its last token never comes from the cache
+            return False
         computed = self.kv.get_computed_blocks(request)
         num_computed = len(computed) * self.kv.block_size
-        num_left = request.num_tokens - num_computed
-        if not self.kv.allocate_slots(request, num_left, computed, reserve=self._headroom(request)):
+        if not self.kv.allocate_slots(request, request.num_tokens - num_computed, computed, reserve=headroom):
             return False
         request.num_computed_tokens = num_computed
         return True
@@ -60,7 +62,9 @@ class Admission:
         if request.num_tokens <= self.long:
             return True
         num_long = sum(other.num_tokens - other.num_computed_tokens > self.long for other in prefills)
-        return num_long < self._max_long or self.num_uncached_tokens(request) <= self.long
+        if num_long < self._max_long:
+            return True
+        return self.kv.has_computed_blocks(request, self.kv.blocks_for(request.num_tokens - self.long))
 
     def num_uncached_tokens(self, request: Request) -> int:
         """Return how many of a waiting request's tokens would have to be computed."""

@@ -123,6 +123,16 @@ class KVCacheManager:
             blocks.append(block)
         return blocks
 
+    def has_computed_blocks(self, request: Request, num_blocks: int) -> bool:
+        """Whether `get_computed_blocks` returns so many. Looks at the last one first, so that no is quick."""
+        if num_blocks < 1:
+            return True
+        if not self._shares(request) or num_blocks * self.block_size >= request.num_tokens:
+            return False
+        if self.pool.lookup(*self._content(request, num_blocks - 1)) is None:
+            return False
+        return len(self.get_computed_blocks(request)) >= num_blocks
+
     def allocate_slots(
         self,
         request: Request,
