@@ -32,11 +32,10 @@ async def docs() -> Response:
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
-    body = operation.get("requestBody")
-    reference = (
-        "" if body is None else body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-    )
-    link = f' with a <a href="#{reference}">{reference}</a>' if reference else ""
+    link = ""
+    if (body := operation.get("requestBody")) is not None:
+        name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+        link = f' with a <a href="#{name}">{name}</a>'
     return (
         f"<dt><code>{method.upper()} {escape(path)}</code>{link}</dt>"
         f"<dd>{escape(operation['description'])}</dd>"

@@ -45,6 +45,7 @@ ALWAYS: Final = {
     500: "An internal error; the log has the cause.",
     503: "The model is being loaded, or the server is shutting down.",
 }
+WITH_KEY: Final = {401: "The API key is missing or unknown."}
 WITH_BODY: Final = {
     408: "The body did not arrive in time.",
     409: "The request was cancelled.",
@@ -67,17 +68,19 @@ def describe(app: Quart) -> dict[str, Any]:
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
         view = app.view_functions[rule.endpoint]
-        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-            paths.setdefault(path, {})[method.lower()] = _operation(
-                path, rule.arguments, inspect.getdoc(view) or ""
-            )
+        operation = _operation(path, rule.arguments, inspect.getdoc(view) or "")
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
+            paths.setdefault(path, {})[method.lower()] = operation
+    schemas = {model.__name__: _schema(model) for model in BODIES.values()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "tinyllm", "version": version("tinyllm")},
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": {"Error": ERROR_SCHEMA}
-            | {model.__name__: _schema(model) for model in BODIES.values()},
+            "schemas": {
+                "Error": ERROR_SCHEMA,
+                **{model.__name__: _schema(model) for model in BODIES.values()},
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -89,11 +92,7 @@ def _operation(path: str, arguments: set[str], text: str) -> dict[str, Any]:
         content = {"*/*": {}}
     if path in STREAMS:
         content["text/event-stream"] = {}
-    faults = (
-        ALWAYS
-        | (WITH_BODY if path in BODIES else {})
-        | ({} if path in OPEN else {401: "The API key is missing or unknown."})
-    )
+    faults = ALWAYS | (WITH_BODY if path in BODIES else {}) | ({} if path in OPEN else WITH_KEY)
     operation: dict[str, Any] = {
         "summary": text.splitlines()[0],
         "description": text,
@@ -137,7 +136,7 @@ def field_schemas(model: type[RequestModel]) -> tuple[dict[str, Any], list[str]]
         sampling = _inlined(SamplingParams.model_json_schema())["properties"]
         fields |= {name: _one_or_many(sampling[name]) for name in sorted(SAMPLING_FIELDS)}
         fields |= {name: {"description": "Taken, without effect."} for name in sorted(HARMLESS_FIELDS)}
-    for name, (harmless, reason) in sorted((REFUSED_FIELDS | model.refused).items()):
+    for name, (harmless, reason) in sorted({**REFUSED_FIELDS, **model.refused}.items()):
         fields[name] = {"description": f"Refused: {reason}.", "enum": [*harmless, None]}
     fields |= own["properties"]
     required = own.get("required", [])
@@ -153,11 +152,8 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
             if "$ref" in node:
                 inner = walk(definitions[node["$ref"].rsplit("/", 1)[1]])
                 return {**inner, **{key: value for key, value in node.items() if key != "$ref"}}
-            return {
-                key: walk(value)
-                for key, value in node.items()
-                if key != "title" or not isinstance(value, str)
-            }
+            titled = isinstance(node.get("title"), str)  # pydantic's own, or a field of that name
+            return {key: walk(value) for key, value in node.items() if not (key == "title" and titled)}
         return [walk(item) for item in node] if isinstance(node, list) else node
 
     result: dict[str, Any] = walk(schema)
@@ -178,7 +174,7 @@ def _or_null(field: dict[str, Any]) -> dict[str, Any]:
         choices = [*field["anyOf"], {"type": "null"}]
         return {**field, "anyOf": [choice for i, choice in enumerate(choices) if choice not in choices[:i]]}
     if "type" in field:
-        keep = {key: field[key] for key in ("description", "default") if key in field}
+        keep: dict[str, Any] = {key: field[key] for key in ("description", "default") if key in field}
         inner = {key: value for key, value in field.items() if key not in keep}
         return {"anyOf": [inner, {"type": "null"}], **keep}
     return field

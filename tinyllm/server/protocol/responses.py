@@ -30,7 +30,7 @@ class TextOptions(RequestModel):
 class ReasoningOptions(RequestModel):
     """How much the model is to think."""
 
-    effort: str | None = Field(None, max_length=32)
+    effort: str | None = Field(default=None, max_length=32)
     """Given to the chat template as reasoning_effort."""
     summary: str | None = None
     """Taken, without effect: thoughts are given whole."""
@@ -57,9 +57,9 @@ class ResponsesRequest(GenerateRequest):
     """A system message that comes first."""
     max_output_tokens: int | None = Field(None, ge=1)
     """Most tokens to generate. Default: to the end of the context."""
-    text: TextOptions = Field(default_factory=TextOptions)
+    text: TextOptions = TextOptions()
     """What form the text is to have."""
-    reasoning: ReasoningOptions = Field(default_factory=ReasoningOptions)
+    reasoning: ReasoningOptions = ReasoningOptions()
     """How much the model is to think."""
     truncation: Literal["disabled"] = "disabled"
     """A conversation that does not fit is refused."""
