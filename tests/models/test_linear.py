@@ -41,12 +41,12 @@ def make(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_packed_is_the_exact_product_within_rounding(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
     inputs, outputs = shape
     weight, bias, x = (torch.randn(*size).to(dtype) for size in ((outputs, inputs), (outputs,), (9, inputs)))
     exact = x.double() @ weight.double().T + bias.double()
-    plain = (torch.nn.functional.linear(x, weight, bias).double() - exact).abs().max()
-    packed = (make(weight, bias)(x).double() - exact).abs().max()
-    assert packed <= 2 * plain + 1e-5
+    error = (make(weight, bias)(x).double() - exact).abs().max() / exact.abs().max()
+    assert error < (1e-5 if dtype == torch.float32 else 5e-3)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
