@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,27 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.attention.support import SPEC, assert_is_exact
 from tinyllm.attention import reference
 from tinyllm.attention.backends import BACKENDS, get_backend
-from tinyllm.attention.metadata import AttentionMetadata, KVCacheSpec
+from tinyllm.attention.metadata import AttentionMetadata
 from tinyllm.attention.reference import TILE, ReferenceBackend, padded_length
 from tinyllm.errors import ConfigError
-
-SPEC = KVCacheSpec(
-    num_layers=1, num_kv_heads=2, head_dim=20, block_size=16, dtype=torch.float32, device=torch.device("cpu")
-)
-
-
-def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, first: int, scale: float) -> torch.Tensor:
-    """Attention of queries at positions first, first + 1, ... over all keys up to their own, in float64."""
-    group = q.shape[1] // k.shape[1]
-    keys, values = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
-    rows = []
-    for i, query in enumerate(q.double()):
-        end = first + i + 1
-        weights = torch.softmax(torch.einsum("hd,khd->hk", query, keys[:end]) * scale, dim=-1)
-        rows.append(torch.einsum("hk,khd->hd", weights, values[:end]))
-    return torch.stack(rows)
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,35 +40,9 @@ def test_against_float64(
     dtypes: tuple[torch.dtype, torch.dtype, float],
     seed: int,
 ) -> None:
-    """Sequences with some tokens stored by an earlier step, and some new."""
     dtype, kv_dtype, tolerance = dtypes
-    torch.manual_seed(seed)
     spec = replace(SPEC, block_size=block_size, dtype=kv_dtype)
-    backend = ReferenceBackend()
-    totals = [old + new for old, new in lengths]
-    blocks = list(range(sum(-(-total // block_size) for total in totals) + 2))
-    random.Random(seed).shuffle(blocks)
-    tables = [[blocks.pop() for _ in range(-(-total // block_size))] for total in totals]
-    (cache,) = backend.allocate(spec, num_blocks=sum(map(len, tables)) + 2)
-    q = [torch.randn(total, num_heads, 20).to(dtype) for total in totals]
-    k, v = ([torch.randn(total, 2, 20).to(dtype) for total in totals] for _ in "kv")
-
-    def step(first: list[int], end: list[int]) -> tuple[torch.Tensor, ...]:
-        ran = [i for i in range(len(totals)) if end[i] > first[i]]
-        counts = [end[i] - first[i] for i in ran]
-        starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
-        metadata = backend.build_metadata(spec, starts, [end[i] for i in ran], [tables[i] for i in ran])
-        new_q, new_k, new_v = (torch.cat([x[i][first[i] : end[i]] for i in ran]) for x in (q, k, v))
-        return torch.split(backend.forward(new_q, new_k, new_v, cache, metadata, 0.3), counts)
-
-    old = [old for old, _ in lengths]
-    if any(old):
-        step([0] * len(totals), old)
-    for i, result in enumerate(step(old, totals)):
-        stored_k, stored_v = k[i].to(kv_dtype), v[i].to(kv_dtype)
-        expected = exact(q[i][old[i] :], stored_k, stored_v, old[i], 0.3)
-        assert result.dtype == dtype
-        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
+    assert_is_exact(ReferenceBackend(), spec, lengths, num_heads, dtype, tolerance, seed)
 
 
 def test_slots_are_where_the_block_tables_say() -> None:

@@ -178,7 +178,8 @@ def alone(
     model: CausalLM, token_ids: Sequence[int], kv_cache_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """Hidden states of a sequence computed in one step, contiguously, with nobody else."""
-    batch = Batch(model, [token_ids], block_size=len(token_ids), kv_cache_dtype=kv_cache_dtype)
+    whole = -(-len(token_ids) // 16) * 16
+    batch = Batch(model, [token_ids], block_size=whole, kv_cache_dtype=kv_cache_dtype)
     batch.step({0: len(token_ids)})
     return batch.sequences[0].hidden
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.support import CONFIG, CPU, Batch, alone, load, qwen3_config, random_ids, random_model
+from tinyllm.attention.backends import BACKENDS
 from tinyllm.models.causal_lm import CausalLM
 from tinyllm.models.linear import can_pack
 
@@ -39,7 +41,8 @@ def assert_cut_anyhow_is_the_same(model: CausalLM, lengths: list[int], seed: int
     """Compute sequences of these lengths in random pieces and company, and compare with each alone."""
     rng = random.Random(seed)
     token_ids = [random_ids(model.config, length, seed + i) for i, length in enumerate(lengths)]
-    batch = Batch(model, token_ids, block_size=rng.choice([1, 4, 16, 64]), seed=seed)
+    block_size = rng.choice([1, 4, 16, 64] if model.backend.name == "reference" else [16, 32, 64])
+    batch = Batch(model, token_ids, block_size=block_size, seed=seed)
     while left := [i for i, s in enumerate(batch.sequences) if s.num_computed < len(s.token_ids)]:
         counts = {}
         for i in rng.sample(left, rng.randint(1, len(left))):
@@ -52,10 +55,15 @@ def assert_cut_anyhow_is_the_same(model: CausalLM, lengths: list[int], seed: int
         assert torch.isfinite(expected).all()
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=[f"{a}-{b}" for a in ("llama", "qwen3") for b in BACKENDS])
 def configs(request: pytest.FixtureRequest) -> dict[torch.dtype, CausalLM]:
-    config = CONFIG if request.param == "llama" else qwen3_config()
-    return {dtype: random_model(config, dtype) for dtype in (torch.float32, torch.bfloat16)}
+    architecture, backend = request.param.split("-")
+    config = CONFIG if architecture == "llama" else qwen3_config()
+    if backend == "paged":
+        config = replace(config, head_dim=32)
+    return {
+        dtype: random_model(config, dtype, BACKENDS[backend]()) for dtype in (torch.float32, torch.bfloat16)
+    }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,24 +76,30 @@ def test_sequences_are_independent_of_cuts_and_mates(
 
 
 @pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_long_sequences_are_independent_with_any_number_of_threads(dtype: torch.dtype) -> None:
-    assert_cut_anyhow_is_the_same(random_model(CONFIG, dtype), [700, 530, 64, 513, 3, 1], seed=1)
+def test_long_sequences_are_independent_with_any_number_of_threads(dtype: torch.dtype, backend: str) -> None:
+    model = random_model(replace(CONFIG, head_dim=32), dtype, BACKENDS[backend]())
+    assert_cut_anyhow_is_the_same(model, [700, 530, 64, 513, 3, 1], seed=1)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_tiny_checkpoints(tiny_llama: Path, tiny_qwen2: Path, tiny_qwen3: Path, dtype: torch.dtype) -> None:
+def test_tiny_checkpoints(
+    tiny_llama: Path, tiny_qwen2: Path, tiny_qwen3: Path, dtype: torch.dtype, backend: str
+) -> None:
     for path in (tiny_llama, tiny_qwen2, tiny_qwen3):
-        model = load(path, dtype)
+        model = load(path, dtype, BACKENDS[backend]())
         for seed in range(2):
             assert_cut_anyhow_is_the_same(model, [90, 33, 1, 17, 64], seed)
 
 
 @pytest.mark.weights
 @pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_smollm2(smollm2: Path, dtype: torch.dtype) -> None:
-    assert_cut_anyhow_is_the_same(load(smollm2, dtype), [150, 40, 1, 9, 64], seed=5)
+def test_smollm2(smollm2: Path, dtype: torch.dtype, backend: str) -> None:
+    assert_cut_anyhow_is_the_same(load(smollm2, dtype, BACKENDS[backend]()), [150, 40, 1, 9, 64], seed=5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -110,8 +124,9 @@ def test_independent_whatever_the_dtype_of_the_kv_cache(kv_cache_dtype: torch.dt
 
 
 @needs_packing
-def test_what_lies_in_unused_slots_does_not_matter_even_when_it_is_not_a_number() -> None:
-    model = random_model()
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_lies_in_unused_slots_does_not_matter_even_when_it_is_not_a_number(backend: str) -> None:
+    model = random_model(replace(CONFIG, head_dim=32), backend=BACKENDS[backend]())
     ids = random_ids(CONFIG, 37, seed=5)
     batch = Batch(model, [ids], garbage=float("nan"))
     for count in (5, 1, 20, 11):

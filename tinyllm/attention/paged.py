@@ -164,9 +164,9 @@ class PagedAttention:
         """Store k and v, then attend with q; see `AttentionBackend.forward`."""
         if not isinstance(metadata, PagedMetadata):
             raise TypeError("metadata must come from this backend's build_metadata")
-        q, k, v = (_rows(x) for x in (q, k, v))
+        rows, k, v = (_rows(x) for x in (q, k, v))
         self._store_kv(k, v, cache, metadata.slot_mapping)
-        return self._attend_to(q, k.shape[1], cache, metadata, scale)
+        return self._attend_to(rows, k.shape[1], cache, metadata, scale).to(q.dtype)
 
     def _store_kv(self, k: torch.Tensor, v: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
         num_tokens, num_kv_heads, head_dim = k.shape

@@ -27,7 +27,7 @@ class Operators(Protocol):
     def add_rms_norm(
         self, x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """Add x (if any) to ``residual [num_tokens, size]`` in place; return it over its rms, times weight."""
+        """Add x (if any) to ``residual [num_tokens, size]`` in place; return it over its rms by weight."""
         ...
 
     def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
