@@ -29,6 +29,18 @@ def test_largest_is_the_beginning_of_a_stable_sort(
         assert values[row].tolist() == keys[row][expected].tolist()
 
 
+@pytest.mark.parametrize("where", ["first", "last", "mixed"])
+@pytest.mark.parametrize("equal", [300, 5000])
+def test_largest_takes_the_lowest_of_many_equal_ids_at_its_edge(equal: int, where: str) -> None:
+    keys = torch.zeros(equal + 50)
+    better = {"first": slice(0, 50), "last": slice(equal, None), "mixed": slice(7, None, len(keys) // 50)}[
+        where
+    ]
+    keys[better] = 1.0
+    _, ids = largest(keys[None], 70)
+    assert ids[0].tolist() == in_order(keys.tolist())[:70]
+
+
 def test_best_first_of_everything_is_a_stable_sort() -> None:
     keys = torch.tensor([[1.0, 3.0, 3.0, 2.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
     values, ids = best_first(keys, 5)
