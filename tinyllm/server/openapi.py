@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from quart import Blueprint, Quart, Response, current_app
 
 from tinyllm.params import SamplingParams
@@ -77,10 +78,7 @@ def describe(app: Quart) -> dict[str, Any]:
         "info": {"title": "tinyllm", "version": version("tinyllm")},
         "paths": dict(sorted(paths.items())),
         "components": {
-            "schemas": {
-                "Error": ERROR_SCHEMA,
-                **{model.__name__: _schema(model) for model in BODIES.values()},
-            },
+            "schemas": {"Error": ERROR_SCHEMA, **schemas},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -133,7 +131,7 @@ def field_schemas(model: type[RequestModel]) -> tuple[dict[str, Any], list[str]]
     own = _inlined(model.model_json_schema())
     fields: dict[str, Any] = {}
     if model.samples:
-        sampling = _inlined(SamplingParams.model_json_schema())["properties"]
+        sampling = _inlined(SamplingParams.model_json_schema(schema_generator=_SchemaWriter))["properties"]
         fields |= {name: _one_or_many(sampling[name]) for name in sorted(SAMPLING_FIELDS)}
         fields |= {name: {"description": "Taken, without effect."} for name in sorted(HARMLESS_FIELDS)}
     for name, (harmless, reason) in sorted({**REFUSED_FIELDS, **model.refused}.items()):
@@ -141,6 +139,13 @@ def field_schemas(model: type[RequestModel]) -> tuple[dict[str, Any], list[str]]
     fields |= own["properties"]
     required = own.get("required", [])
     return {name: field if name in required else _or_null(field) for name, field in fields.items()}, required
+
+
+class _SchemaWriter(GenerateJsonSchema):
+    """Passes over Python callables, which no body can hold."""
+
+    def callable_schema(self, schema: Any) -> JsonSchemaValue:
+        return {}
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
