@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tinyllm.artifacts.gguf import open_gguf
 from tinyllm.artifacts.model import GGUFVocabulary, TokenizerSource
 from tinyllm.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -50,24 +51,18 @@ def qwen3_reference(tiny_qwen3: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def smol_vocabulary(smollm2_gguf: Path) -> GGUFVocabulary:
-    """SmolLM2's vocabulary, read from its GGUF file by the gguf library."""
-    import gguf
+def smol_gguf(smollm2_gguf: Path) -> TokenizerSource:
+    """SmolLM2's tokenizer as its GGUF file describes it."""
+    source = open_gguf(smollm2_gguf).tokenizer
+    assert source is not None
+    return source
 
-    fields = gguf.GGUFReader(smollm2_gguf).fields
 
-    def value(name: str) -> Any:
-        return fields[f"tokenizer.ggml.{name}"].contents()
-
-    return GGUFVocabulary(
-        model=value("model"),
-        pre=value("pre"),
-        tokens=tuple(value("tokens")),
-        token_types=tuple(value("token_type")),
-        scores=(),
-        merges=tuple(value("merges")),
-        add_space_prefix=value("add_space_prefix"),
-    )
+@pytest.fixture(scope="session")
+def smol_vocabulary(smol_gguf: TokenizerSource) -> GGUFVocabulary:
+    """SmolLM2's vocabulary, from its GGUF file."""
+    assert smol_gguf.vocabulary is not None
+    return smol_gguf.vocabulary
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,9 @@ from tinyllm.text.tokenizer import Tokenizer, load_tokenizer
 
 
 @pytest.fixture(scope="module")
-def from_gguf(smol_vocabulary: GGUFVocabulary) -> Tokenizer:
-    """SmolLM2's tokenizer as its GGUF file describes it."""
-    tokens = smol_vocabulary.tokens
-    config = {"bos_token": tokens[1], "eos_token": tokens[2], "add_bos_token": False}
-    return load_tokenizer(TokenizerSource("gguf", None, config, smol_vocabulary))
+def from_gguf(smol_gguf: TokenizerSource) -> Tokenizer:
+    """SmolLM2's tokenizer, built from its GGUF file."""
+    return load_tokenizer(smol_gguf)
 
 
 def test_smollm_splits_digits_first(from_gguf: Tokenizer, smollm2: Path) -> None:
@@ -50,6 +48,8 @@ def test_smollm_ids_are_those_of_the_directory(from_gguf: Tokenizer, smol: Token
     different = [text for text in STRINGS if from_gguf.encode(text) != smol.encode(text)]
     assert all(re.search(r"\s\s\d|[^\x00-\x7f]", text) for text in different)
     assert len(different) < len(STRINGS) // 10
+    assert (from_gguf.bos_token_id, from_gguf.eos_token_id) == (smol.bos_token_id, smol.eos_token_id)
+    assert from_gguf.special_token_ids == smol.special_token_ids
     for text in different:
         assert from_gguf.decode(from_gguf.encode(text), skip_special_tokens=False) == text
 

@@ -204,7 +204,6 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     for i in range(5000):
         model.pieces.add(piece=f"{i:05}" + "y" * 1000, score=-1.0)
     yield "too much to split", model.SerializeToString()
-    yield "too many pieces", b"\x0a\x00" * ((1 << 20) + 10)
 
 
 HOSTILE = dict(hostile())
@@ -218,6 +217,12 @@ def test_hostile_files_give_typed_errors(name: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError):
         load_tokenizer(TokenizerSource("sentencepiece", path))
     assert time.thread_time() - began < 2
+
+
+def test_there_is_an_end_to_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyllm.text.sentencepiece.MAX_PIECES", 100)
+    with pytest.raises(TokenizerError, match="more than 100 pieces"):
+        read_sentencepiece(b"\x0a\x03\x0a\x01a" * 101, {})
 
 
 @settings(max_examples=200)

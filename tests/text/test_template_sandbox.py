@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tinyllm.errors import ChatTemplateError
 from tinyllm.text.chat_template import ChatTemplates
-from tinyllm.text.template_sandbox import Budget, LimitError
+from tinyllm.text.template_sandbox import MAX_SECONDS, Budget, LimitError
 
 USER = {"role": "user", "content": "hi"}
 GROW = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(100) %}{% set ns.s = STEP %}{% endfor %}{{ ns.s }}"
@@ -99,27 +99,31 @@ BOMBS = {
 }
 
 
-def stopped(name: str) -> None:
-    templates = ChatTemplates({"default": BOMBS[name], "good": "{{ messages[0].content }}"})
+def stopped(name: str, max_seconds: float = MAX_SECONDS) -> None:
+    templates = ChatTemplates(
+        {"default": BOMBS[name], "good": "{{ messages[0].content }}"}, max_seconds=max_seconds
+    )
     with pytest.raises(ChatTemplateError):
         templates.render([USER])
     assert templates.render([USER], name="good") == "hi"
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "name", [name for name in BOMBS if name.startswith(("dense", "deep", "loop", "nested"))]
+)
 def test_bombs_end_in_time(name: str) -> None:
     began = time.thread_time()
     stopped(name)
     assert time.thread_time() - began < 2
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in BOMBS if not name.startswith(("dense", "deep", "loop", "nested"))]
-)
+@pytest.mark.parametrize("name", [name for name in BOMBS if not name.startswith(("dense", "deep"))])
 def test_bombs_end_in_memory(name: str) -> None:
     tracemalloc.start()
     try:
-        stopped(name)
+        began = time.thread_time()
+        stopped(name, max_seconds=0.1)
+        assert time.thread_time() - began < 1
         assert tracemalloc.get_traced_memory()[1] < 150 << 20
     finally:
         tracemalloc.stop()

@@ -11,7 +11,14 @@ from jinja2 import Template, TemplateSyntaxError, meta, nodes
 
 from tinyllm.errors import ChatTemplateError, InvalidRequestError, TinyLLMError
 from tinyllm.text.chat_messages import data_size, plain_data, plain_messages, plain_tools
-from tinyllm.text.template_sandbox import Budget, LimitError, RefusedError, SandboxEnvironment, spend
+from tinyllm.text.template_sandbox import (
+    MAX_SECONDS,
+    Budget,
+    LimitError,
+    RefusedError,
+    SandboxEnvironment,
+    spend,
+)
 
 if TYPE_CHECKING:
     from tinyllm.artifacts.model import ModelArtifacts
@@ -47,8 +54,18 @@ class _Compiled:
 class ChatTemplates:
     """A model's chat templates. Thread-safe; compiled templates are kept."""
 
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str] | None = None) -> None:
-        """Take Jinja sources by name, and the special tokens' texts by name (``bos_token``, ...)."""
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        special_tokens: Mapping[str, str] | None = None,
+        *,
+        max_seconds: float = MAX_SECONDS,
+    ) -> None:
+        """Take Jinja sources by name, and the special tokens' texts by name (``bos_token``, ...).
+
+        ``max_seconds`` is the processor time that one rendering may take.
+        """
+        self._max_seconds = max_seconds
         self._templates = dict(templates)
         self._special_tokens = dict(special_tokens or {})
         self._environment = SandboxEnvironment()
@@ -150,7 +167,7 @@ class ChatTemplates:
         size = data_size([variables[key] for key in ("messages", "tools")])
 
         def render() -> str:
-            with spend(Budget(size)):
+            with spend(Budget(size, seconds=self._max_seconds)):
                 return template.render(variables)
 
         return _contained(render)

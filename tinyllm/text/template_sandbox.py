@@ -27,7 +27,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-__all__ = ["Budget", "LimitError", "RefusedError", "SandboxEnvironment", "spend"]
+__all__ = ["MAX_SECONDS", "Budget", "LimitError", "RefusedError", "SandboxEnvironment", "spend"]
 
 MAX_SOURCE_CHARACTERS: Final = 100_000
 MAX_SOURCE_NODES: Final = 20_000
@@ -63,7 +63,7 @@ class LimitError(TemplateError):
 class Budget:
     """What one rendering may still use: processor time of its thread, and size of the values it makes."""
 
-    def __init__(self, input_size: int, *, seconds: float = MAX_SECONDS) -> None:
+    def __init__(self, input_size: int, *, seconds: float) -> None:
         self.max_value = MAX_SIZE // 2 + SIZE_PER_INPUT * input_size
         self._left = MAX_SIZE + SIZE_PER_INPUT * input_size
         self._deadline = time.thread_time() + seconds
