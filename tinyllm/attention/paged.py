@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tinyllm.attention.memory import lazy_zeros
 from tinyllm.attention.metadata import AttentionMetadata, KVCacheSpec
 from tinyllm.native.library import load_library
 
@@ -128,7 +129,7 @@ class PagedAttention:
     def allocate(self, spec: KVCacheSpec, num_blocks: int) -> list[torch.Tensor]:
         """Return for each layer ``[2, num_blocks, num_kv_heads, block_size * head_dim]``: keys, values."""
         shape = (2, num_blocks, spec.num_kv_heads, spec.block_size * spec.head_dim)
-        return [torch.zeros(shape, dtype=spec.dtype) for _ in range(spec.num_layers)]
+        return [lazy_zeros(shape, spec.dtype, spec.device) for _ in range(spec.num_layers)]
 
     def build_metadata(
         self,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tinyllm.attention.memory import lazy_zeros
 from tinyllm.attention.metadata import AttentionMetadata, KVCacheSpec
 
 __all__ = ["ReferenceBackend", "ReferenceMetadata", "padded_length"]
@@ -75,7 +76,7 @@ class ReferenceBackend:
     def allocate(self, spec: KVCacheSpec, num_blocks: int) -> list[torch.Tensor]:
         """Return the cache of each layer, filled with zeros."""
         shape = (2, spec.num_kv_heads, num_blocks * spec.block_size, spec.head_dim)
-        return [torch.zeros(shape, dtype=spec.dtype, device=spec.device) for _ in range(spec.num_layers)]
+        return [lazy_zeros(shape, spec.dtype, spec.device) for _ in range(spec.num_layers)]
 
     def build_metadata(
         self,
