@@ -1,4 +1,4 @@
-"""One thread, as small models gain nothing from more and lose much on a busy machine; fixed random numbers."""
+"""One thread, as small models gain nothing from more and lose much on a busy machine; a fixed seed."""
 
 from __future__ import annotations
 
