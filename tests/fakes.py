@@ -163,6 +163,9 @@ class FakeTemplates:
     def __init__(self) -> None:
         self.fault: BaseException | None = None
 
+    def uses(self, variable: str) -> bool:
+        return True
+
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None, **kwargs: Any) -> str:
         if self.fault is not None:
             raise self.fault

@@ -217,6 +217,22 @@ def test_a_fault_of_one_request_ends_it_alone() -> None:
     assert_as_alone(good)
 
 
+def test_a_prompt_that_cannot_be_scored_ends_its_request_and_is_not_cached() -> None:
+    """Its KV may be as broken as its scores."""
+    engine = make_engine(block_size=4, max_num_batched_tokens=8)
+    bad = make_request(range(12), 0, params=SamplingParams(prompt_logprobs=0))
+    engine.add(bad)
+    output = engine.scheduler.schedule()
+    result = engine.runner.execute_model(output)
+    fault = ZeroDivisionError()
+    result.sampled[bad.request_id] = SampledToken(0, error=fault)
+    (update,) = engine.scheduler.update_from_output(output, result)
+    assert update.error is fault
+    assert bad.status is RequestStatus.FINISHED_ERROR
+    engine.scheduler.check_integrity()
+    assert not engine.kv.get_computed_blocks(make_request(range(12), 1))
+
+
 def test_prompt_scores_are_reported_once_and_in_order() -> None:
     engine = make_engine(num_blocks=8, block_size=4, max_num_batched_tokens=3)
     params = SamplingParams(prompt_logprobs=0)

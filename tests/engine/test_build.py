@@ -104,3 +104,29 @@ def test_a_model_without_tokenizer_takes_and_gives_ids(tmp_path: Path, tiny_llam
         with pytest.raises(InvalidRequestError) as caught:
             engine.generate([1], SamplingParams(stop=("x",)))
         assert caught.value.param == "stop"
+
+
+def test_a_chat_template_of_ones_own(tiny_llama: Path, tmp_path: Path) -> None:
+    source = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+    path = tmp_path / "mine.jinja"
+    path.write_text(source)
+    messages = [{"role": "user", "content": "Hi"}]
+    for given in (source, str(path)):
+        with Engine(model=str(tiny_llama), chat_template=given, **SMALL) as engine:
+            assert engine.tokenizer is not None
+            prompt = engine.chat(messages, GREEDY).prompt_token_ids
+            assert engine.tokenizer.decode(prompt) == "<Hi>"
+            with pytest.raises(InvalidRequestError, match="no place for tools"):
+                engine.chat(messages, GREEDY, tools=[{"type": "function", "function": {"name": "f"}}])
+    with pytest.raises(ConfigError, match="chat_template"):
+        Engine(model=str(tiny_llama), chat_template="nowhere.jinja", **SMALL)
+
+
+def test_the_seed_of_a_request_without_one_is_on_its_result(tiny_llama: Path) -> None:
+    drawn = SamplingParams(temperature=1.0, max_tokens=12, ignore_eos=True)
+    with Engine(model=str(tiny_llama), **SMALL) as engine:
+        first = engine.generate("Once", drawn)
+        assert first.params.seed is not None
+        again = engine.generate("Once", drawn.model_copy(update={"seed": first.params.seed}))
+        assert again.token_ids == first.token_ids
+        assert engine.generate("Once", drawn).token_ids != first.token_ids

@@ -210,9 +210,7 @@ def bench(path: Path, backend: str) -> Bench:
     """Load a checkpoint once for a session."""
     with torch.inference_mode():
         return Bench(
-            load_model(
-                open_directory(path), dtype=torch.float32, device=CPU, backend=BACKENDS[backend]()
-            )
+            load_model(open_directory(path), dtype=torch.float32, device=CPU, backend=BACKENDS[backend]())
         )
 
 

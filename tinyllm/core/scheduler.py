@@ -15,7 +15,13 @@ from tinyllm.core.request import Request, RequestStatus
 from tinyllm.core.request_queue import RequestQueue, rank_of
 from tinyllm.core.scheduler_config import SchedulerConfig
 from tinyllm.core.stall import has_room, may_sample
-from tinyllm.core.step import ModelRunnerOutput, RequestUpdate, ScheduledRequest, SchedulerOutput
+from tinyllm.core.step import (
+    ModelRunnerOutput,
+    RequestUpdate,
+    SampledToken,
+    ScheduledRequest,
+    SchedulerOutput,
+)
 from tinyllm.core.stopping import stop_status
 from tinyllm.core.timeouts import due_time, timeout_status
 from tinyllm.errors import ContextLengthError, InvalidRequestError
@@ -324,13 +330,19 @@ class Scheduler:
             request = item.request
             if request.status is not RequestStatus.RUNNING:
                 continue
+            # One that samples must have a result; another has one only if its prompt could not be scored.
+            sampled = runner_output.sampled.get(request.request_id)
+            if sampled is not None and sampled.error is not None:
+                self.finish(request, RequestStatus.FINISHED_ERROR)
+                updates.append(RequestUpdate(request, error=sampled.error))
+                continue
             request.num_computed_tokens = item.start + item.num_new_tokens
             self.kv.commit(request)
             update = RequestUpdate(request)
             if request.wants_prompt_scores:
                 self._take_prompt_scores(item, runner_output, update)
             if item.samples:
-                self._take_sample(request, runner_output, update, now)
+                self._take_sample(request, runner_output.sampled[request.request_id], update, now)
             elif request.num_computed_tokens == request.num_tokens:  # max_tokens is 0
                 self.finish(request, RequestStatus.FINISHED_LENGTH)
             elif not update.prompt_scores:
@@ -348,14 +360,9 @@ class Scheduler:
         request.num_prompt_scores += len(update.prompt_scores)
 
     def _take_sample(
-        self, request: Request, runner_output: ModelRunnerOutput, update: RequestUpdate, now: float
+        self, request: Request, sampled: SampledToken, update: RequestUpdate, now: float
     ) -> None:
         """Append the sampled token, and finish the request if it was the last."""
-        sampled = runner_output.sampled[request.request_id]
-        if sampled.error is not None:
-            update.error = sampled.error
-            self.finish(request, RequestStatus.FINISHED_ERROR)
-            return
         request.token_ids.append(sampled.token_id)
         update.token_id, update.scores = sampled.token_id, sampled.scores
         request.last_token_time = now

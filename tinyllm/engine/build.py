@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,7 @@ from tinyllm.config import EngineConfig
 from tinyllm.core.kv_cache_manager import KVCacheManager
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.loaded import EngineInfo, LoadedModel
+from tinyllm.errors import ConfigError
 from tinyllm.metrics import EngineMetrics
 from tinyllm.models.loader import load_model
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
@@ -37,9 +39,10 @@ def build_core(config: EngineConfig) -> EngineCore:
         token=config.hub_token,
         cache_dir=config.cache_dir,
         offline=config.offline,
+        progress=config.progress,
     )
     tokenizer = load_tokenizer(artifacts.tokenizer) if artifacts.tokenizer is not None else None
-    templates = ChatTemplates.for_model(artifacts, tokenizer, override=config.chat_template)
+    templates = ChatTemplates.for_model(artifacts, tokenizer, override=_template_override(config))
 
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, artifacts.config.dtype)
@@ -50,7 +53,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         preflight(
             device, dtype, backend, None if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype]
         )
-        model = load_model(artifacts, dtype=dtype, device=device, backend=backend)
+        model = load_model(artifacts, dtype=dtype, device=device, backend=backend, progress=config.progress)
         plan = plan_kv_cache(config, artifacts.config, backend=backend, dtype=dtype, device=device)
         vocab_size = artifacts.config.vocab_size
         if tokenizer is not None:
@@ -97,6 +100,19 @@ def build_core(config: EngineConfig) -> EngineCore:
     return EngineCore(
         config, loaded, _kv_cache(config, artifacts, plan, info), runner, context=torch.inference_mode
     )
+
+
+def _template_override(config: EngineConfig) -> str | None:
+    """Return the Jinja source that replaces the model's own: the option's, or of the file that it names."""
+    given = config.chat_template
+    if given is None or "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"chat_template: neither a Jinja template nor a file that can be read ({type(error).__name__})"
+        ) from None
 
 
 def _kv_cache(

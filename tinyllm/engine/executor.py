@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import os
 import threading
 import time
 import traceback
@@ -197,6 +198,9 @@ atexit.register(_stop_all)
 
 def build_from_files(config: EngineConfig) -> EngineCore:
     """Build the core that ``config`` asks for: the `Build` of real engines."""
+    # Read when torch is loaded. Threads that spin while they wait take the processor from the event loop, and
+    # are many times slower wherever another process wants it too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from tinyllm.engine.build import build_core  # imports torch, which is wanted on the executor thread only
 
     return build_core(config)

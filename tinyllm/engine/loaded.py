@@ -40,6 +40,8 @@ class EngineInfo:
 class ChatRenderer(Protocol):
     """What the engine needs of chat templates (`tinyllm.text.chat_template.ChatTemplates` is one)."""
 
+    def uses(self, variable: str) -> bool: ...  # noqa: D102
+
     def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str: ...  # noqa: D102
 
 

@@ -51,6 +51,8 @@ def render_prompt(
             f"({', '.join(sorted(_OWN_VARIABLES))})",
             param="chat_template_kwargs",
         )
+    if tools and not model.chat_templates.uses("tools"):
+        raise InvalidRequestError("tools: this model's chat template has no place for tools", param="tools")
     text = model.chat_templates.render(messages, tools=tools, **variables)
     check_text(text, "messages")
     return RenderedPrompt(text, tuple(model.tokenizer.encode_chat(text)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from tinyllm.core.request import StreamCredit
 from tinyllm.engine.collect import Collector
@@ -18,6 +19,8 @@ from tinyllm.outputs import GenerationResult, RequestOutput, TokenLogprob
 from tinyllm.params import SamplingParams
 
 __all__ = ["StreamOwner", "TokenStream"]
+
+T = TypeVar("T")
 
 
 class StreamOwner(Protocol):
@@ -57,7 +60,13 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """Known with the first piece, if asked for; the prompt's first token has none."""
         self._owner = owner
         self._credit = credit
-        self._items: deque[tuple[RequestOutput, ...]] = deque()  # what steps delivered, and nobody read yet
+        # What steps delivered and nobody read yet: an item a step, and one place more for the last word.
+        self._sender, self._receiver = anyio.create_memory_object_stream[tuple[RequestOutput, ...]](
+            credit.capacity + 1
+        )
+        # Closed when this object goes, in whatever order a collector takes what it refers to. Nobody waits
+        # for them then, so closing wakes nobody and may happen on any thread.
+        weakref.finalize(self, _close_all, self._sender, self._receiver).atexit = False
         self._pieces: deque[RequestOutput] = deque()  # the rest of the item that is being read
         self._waiter: anyio.Event | None = None
         self._finished = False  # the engine's last word has come
@@ -70,6 +79,10 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
     def has_ended(self) -> bool:
         """Whether the engine's last word has come, or the stream was closed; pieces may be left to read."""
         return self._finished
+
+    @property
+    def _has_unread(self) -> bool:
+        return bool(self._pieces or self._receiver.statistics().current_buffer_used)
 
     # Reading.
 
@@ -84,35 +97,32 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         return piece
 
     async def _next_item(self) -> None:
-        if self._items:
-            await self._exclusively(checkpoint)  # a reader that always finds something must not starve others
-        elif not self._finished:
-            await self._exclusively(self._wait)
-        if not self._items:
+        item = await self._exclusively(self._receive)
+        if item is None:
             raise self._error or StopAsyncIteration
-        self._pieces.extend(self._items.popleft())
+        self._pieces.extend(item)
         self._credit.read += 1  # first store, then test: the other order loses wake-ups
         if self._credit.stalled:
             self._owner.wake()
 
-    async def _exclusively(self, pause: Callable[[], Awaitable[None]]) -> None:
+    async def _receive(self) -> tuple[RequestOutput, ...] | None:
+        """Return the next item, or None at the end."""
+        try:
+            return await self._receiver.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            return None
+
+    async def _exclusively(self, read: Callable[[], Awaitable[T]]) -> T:
         if self._reading:
             raise anyio.BusyResourceError("reading from")
         self._reading = True
         try:
-            await pause()
+            return await read()
         except anyio.get_cancelled_exc_class():  # nobody will read on
             self.close()
             raise
         finally:
             self._reading = False
-
-    async def _wait(self) -> None:
-        self._waiter = anyio.Event()
-        try:
-            await self._waiter.wait()
-        finally:
-            self._waiter = None
 
     async def wait(self) -> None:
         """Wait until a read would not: there is a piece, or the stream has ended.
@@ -121,13 +131,13 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """
         if self._reading:
             raise anyio.BusyResourceError("reading from")
-        if self._pieces or self._items or self._finished:
+        if self._has_unread or self._finished:
             return
-        self._reading = True
+        self._reading, self._waiter = True, anyio.Event()
         try:
-            await self._wait()
+            await self._waiter.wait()
         finally:
-            self._reading = False
+            self._reading, self._waiter = False, None
 
     async def result(self) -> GenerationResult:
         """Read on to the end and return the whole, with what was read before; ``await stream`` does this."""
@@ -151,12 +161,11 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """
         if not self._finished:
             self._owner.abandon(self.request_id)
-        if not self._finished or self._items or self._pieces:
+        if not self._finished or self._has_unread:
             self._error = RequestAbortedError("the stream was closed before its end")
-        self._finished = True
-        self._items.clear()
         self._pieces.clear()
-        self._notify()
+        self._receiver.close()
+        self._finish()
 
     async def aclose(self) -> None:
         """Do the same as `close`."""
@@ -184,7 +193,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         if delivery.prompt_logprobs is not None:
             self.prompt_logprobs = delivery.prompt_logprobs
         if delivery.pieces:
-            self._items.append(delivery.pieces)
+            self._sender.send_nowait(delivery.pieces)
             self._notify()
         if delivery.finished:
             self.end(delivery.error)
@@ -193,10 +202,19 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """Take the last word; later ones change nothing."""
         if self._finished:
             return
-        self._finished = True
         self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._finished = True
+        self._sender.close()
         self._notify()
 
     def _notify(self) -> None:
         if self._waiter is not None:
             self._waiter.set()
+
+
+def _close_all(sender: MemoryObjectSendStream[Any], receiver: MemoryObjectReceiveStream[Any]) -> None:
+    sender.close()
+    receiver.close()

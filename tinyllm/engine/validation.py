@@ -10,6 +10,7 @@ from tinyllm.engine.loaded import EngineInfo, LoadedModel
 from tinyllm.engine.messages import RequestOptions
 from tinyllm.errors import ContextLengthError, InvalidRequestError
 from tinyllm.params import SamplingParams
+from tinyllm.runner.rng import random_seed
 
 __all__ = [
     "MAX_CACHE_SALT_LENGTH",
@@ -100,7 +101,10 @@ def check_params(params: object, model: LoadedModel) -> SamplingParams:
     for processor in params.logits_processors:
         if not callable(processor):
             raise InvalidRequestError("logits_processors must be callables", param="logits_processors")
-    return params.resolved(model.sampling_defaults)
+    resolved = params.resolved(model.sampling_defaults)
+    if resolved.seed is None and not resolved.is_greedy:
+        resolved = resolved.model_copy(update={"seed": random_seed()})  # so that the result can be had again
+    return resolved
 
 
 def check_options(config: EngineConfig, options: RequestOptions) -> None:
