@@ -153,7 +153,11 @@ def preflight(scope: Mapping[str, Any], headers: Headers) -> dict[str, str] | No
 
 
 def _is_own(origin: str, headers: Headers) -> bool:
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+    try:
+        netloc = urlsplit(origin).netloc
+    except ValueError:
+        return False
+    return netloc.lower() == headers.get("host", "").lower() != ""
 
 
 def _is_configured(origin: str, config: ServerConfig) -> bool:

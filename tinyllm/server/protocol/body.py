@@ -12,7 +12,7 @@ from tinyllm.errors import InvalidRequestError
 from tinyllm.params import SamplingParams, first_fault
 from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS, Refusals, refuse_unsupported
 
-__all__ = ["RequestModel", "UnknownFieldError", "parse_body"]
+__all__ = ["RequestModel", "StrictModel", "UnknownFieldError", "parse_body"]
 
 logger = logging.getLogger("tinyllm.server")
 
@@ -26,10 +26,14 @@ class UnknownFieldError(InvalidRequestError):
     code = "unknown_parameter"
 
 
-class RequestModel(BaseModel):
-    """A request's own fields. Those of `SamplingParams` come beside them where `samples` says so."""
+class StrictModel(BaseModel):
+    """An object in a request: no type is made of another, and no name passed over."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+
+class RequestModel(StrictModel):
+    """A request's own fields. Those of `SamplingParams` come beside them where `samples` says so."""
 
     samples: ClassVar[bool] = False
     """Whether the body may hold the fields of `SamplingParams` too."""

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from tinyllm.errors import InvalidRequestError
 from tinyllm.params import SamplingParams
-from tinyllm.server.protocol.body import RequestModel
+from tinyllm.server.protocol.body import RequestModel, StrictModel
 
 __all__ = ["GenerateRequest", "StreamOptions"]
 
 
-class StreamOptions(RequestModel):
+class StreamOptions(StrictModel):
     """Options of a stream."""
 
     include_usage: bool | None = None

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tinyllm.errors import InvalidRequestError
 from tinyllm.params import SamplingParams
-from tinyllm.server.protocol.body import RequestModel
+from tinyllm.server.protocol.body import StrictModel
 from tinyllm.server.protocol.fields import STRUCTURED, Refusals, UnsupportedFieldError
 from tinyllm.server.protocol.generate import GenerateRequest
 
@@ -18,7 +18,7 @@ __all__ = ["ResponsesRequest"]
 TEXT_PARTS: Final = ("input_text", "output_text", "text")
 
 
-class TextOptions(RequestModel):
+class TextOptions(StrictModel):
     """What form the text is to have."""
 
     format: dict[str, Any] = Field(default_factory=lambda: {"type": "text"})
@@ -27,7 +27,7 @@ class TextOptions(RequestModel):
     """Taken, without effect."""
 
 
-class ReasoningOptions(RequestModel):
+class ReasoningOptions(StrictModel):
     """How much the model is to think."""
 
     effort: str | None = Field(default=None, max_length=32)
