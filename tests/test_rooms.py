@@ -25,6 +25,7 @@ ROOMS = (
     ("core",),
     ("runner",),
     ("engine",),
+    ("bench",),
     ("server",),
     ("cli", "app", "__main__"),
 )
@@ -43,6 +44,7 @@ MUST_NOT_KNOW = {
     "core": {"torch", "anyio", "asyncio", "tinyllm.text", "tinyllm.attention", "tinyllm.models"},
     "runner": {"asyncio", "anyio", "tinyllm.text"},
     "engine": {"quart"},
+    "bench": {"quart"},
     "server": {"torch"},
 }
 

@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "inspect": "say what a model is and what it needs, without loading it",
     "pull": "fetch a model ahead of time",
     "convert": "turn a GGUF file into a safetensors directory",
+    "bench": "measure how fast a model runs here",
+    "doctor": "say what this machine has, and check that the engine is exact on it",
 }
 """Command -> one line of help. Each lives in the module of its name."""
 

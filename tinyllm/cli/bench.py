@@ -1,0 +1,91 @@
+"""``tinyllm bench``: how fast a model runs here, and how far that is from what the machine allows."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tinyllm.errors import ConfigError
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command's parser."""
+    from tinyllm.cli.options import add_engine_options
+
+    parser = commands.add_parser(
+        "bench",
+        help="measure how fast a model runs here",
+        description="Measure throughput or latency of the engine on random prompts, greedily, and compare it "
+        "with what this machine allows, measured in the same process. The report goes to standard output.",
+    )
+    parser.add_argument(
+        "kind",
+        choices=("throughput", "latency"),
+        help="which workloads to measure by default, and what to show first",
+    )
+    parser.add_argument(
+        "--workloads",
+        nargs="+",
+        metavar="BxPxN",
+        help="requests x prompt tokens x output tokens, such as 8x64x64; 8x1024x32+shared shares the "
+        "prompts' beginning, 8x64x256+4096 sends a prompt of 4096 tokens midway",
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="N", help="times each is measured (default: 3)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the prompts (default: 0)")
+    parser.add_argument(
+        "--no-cold-start", action="store_true", help="measure no cold start and no peak memory"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything there; - is standard output"
+    )
+    add_engine_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print the tables, write the JSON."""
+    from tinyllm.bench.suite import fitting, run_suite
+    from tinyllm.bench.table import report_lines
+    from tinyllm.bench.workload import LATENCY, THROUGHPUT, Workload
+    from tinyllm.cli.options import engine_config
+
+    if "enable_prefix_caching" in args:
+        raise ConfigError("the workload says whether prefixes are cached: write BxPxN or BxPxN+shared")
+    if args.repeat < 1:
+        raise ConfigError("--repeat must be at least 1")
+    config = engine_config(args)
+    if args.workloads:
+        workloads = [Workload.parse(text) for text in args.workloads]
+    else:
+        defaults = THROUGHPUT if args.kind == "throughput" else LATENCY
+        workloads = fitting(config, defaults)
+        for workload in set(defaults) - set(workloads):
+            _note(f"{workload} is left out: the model has no room for {workload.length} tokens")
+    report = {"kind": args.kind} | asyncio.run(
+        run_suite(
+            config,
+            workloads,
+            repeats=args.repeat,
+            seed=args.seed,
+            cold_start=not args.no_cold_start,
+            note=_note,
+        )
+    )
+    if args.json is not None and str(args.json) == "-":
+        print(json.dumps(report, indent=2))
+        return 0
+    if args.json is not None:
+        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print("\n".join(report_lines(report, args.kind)))
+    return 0
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
