@@ -12,9 +12,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tests.models.support import Batch, alone, load, random_ids
+from tests.models.support import CPU, Batch, alone, load, random_ids
+from tinyllm.artifacts.gguf import open_gguf
+from tinyllm.attention.backends import BACKENDS
+from tinyllm.attention.paged import PagedAttention
 from tinyllm.models.causal_lm import CausalLM
+from tinyllm.models.loader import load_model
 from tinyllm.runner.reference import generate_reference
+from tinyllm.text.tokenizer import load_tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -71,12 +76,15 @@ def transformers_logits(model: Any, token_ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_logits(checkpoint: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(checkpoint)
-    ours, theirs = load(path, dtype), transformers_model(path, dtype)
-    for length in (1, 7, 100):
-        token_ids = random_ids(ours.config, length, seed=length)
-        assert (
-            distance(all_logits(ours, token_ids), transformers_logits(theirs, token_ids)) < TOLERANCE[dtype]
-        )
+    theirs = transformers_model(path, dtype)
+    for backend in BACKENDS.values():
+        ours = load(path, dtype, backend())
+        if ours.backend.cannot_run(ours.kv_cache_spec(16)):
+            continue
+        for length in (1, 7, 100):
+            token_ids = random_ids(ours.config, length, seed=length)
+            found = distance(all_logits(ours, token_ids), transformers_logits(theirs, token_ids))
+            assert found < TOLERANCE[dtype], ours.backend.name
 
 
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
@@ -98,8 +106,28 @@ def test_greedy_ids_in_float32(checkpoint: str, request: pytest.FixtureRequest) 
     expected = transformers_greedy(transformers_model(path), prompts, max_tokens=64)
     model = load(path)
     assert greedy_in_one_batch(model, prompts, max_tokens=64) == expected
+    assert greedy_in_one_batch(load(path, backend=PagedAttention()), prompts, max_tokens=64) == expected
     for prompt, theirs in list(zip(prompts, expected, strict=True))[:3]:
         assert list(generate_reference(model, prompt, max_tokens=64)) == theirs
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+def test_a_gguf_read_directly_is_what_transformers_reads(smollm2_gguf: Path) -> None:
+    where = {"pretrained_model_name_or_path": smollm2_gguf.parent, "gguf_file": smollm2_gguf.name}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval()
+    their_tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
+    artifacts = open_gguf(smollm2_gguf)
+    assert artifacts.tokenizer is not None
+    tokenizer = load_tokenizer(artifacts.tokenizer)
+    prompts = [tokenizer.encode(text) for text in PROMPTS]
+    assert prompts == [their_tokenizer(text).input_ids for text in PROMPTS]
+
+    ours = load_model(artifacts, dtype=torch.float32, device=CPU, backend=PagedAttention())
+    for prompt in prompts[:5]:
+        assert distance(all_logits(ours, prompt), transformers_logits(theirs, prompt)) < 1e-4
+    expected = transformers_greedy(theirs, prompts, max_tokens=32)
+    assert greedy_in_one_batch(ours, prompts, max_tokens=32) == expected
 
 
 def greedy_in_one_batch(model: CausalLM, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:

@@ -50,7 +50,7 @@ def open_model(
         from tinyllm.artifacts.demo import open_demo
 
         _refuse_revision(revision)
-        return open_demo(cache_dir=cache_dir, offline=offline, progress=progress)
+        return open_demo(cache_dir=cache_dir, offline=offline or _hub_is_offline(), progress=progress)
     location = fetch(
         model, revision=revision, token=token, cache_dir=cache_dir, offline=offline, progress=progress
     )
@@ -94,6 +94,11 @@ def fetch(
         model, revision=revision, token=token, cache_dir=cache_dir, offline=offline, progress=progress
     )
     return Location("hub", model, directory, commit)
+
+
+def _hub_is_offline() -> bool:
+    """Whether the Hub library's own switch is on; it holds for whatever else is fetched, too."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def _refuse_revision(revision: str | None) -> None:
