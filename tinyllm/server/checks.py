@@ -44,8 +44,11 @@ def check_framing(scope: Mapping[str, Any], headers: Headers, config: ServerConf
     if "transfer-encoding" in headers and "content-length" in headers:
         message = "a request has either transfer-encoding or content-length, not both"
         raise RefusedError(400, "ambiguous_framing", message, headers=_CLOSE)
-    if scope["http_version"] == "2" and scope["scheme"] == "http" and not config.h2c:
+    http2 = scope["http_version"] == "2"
+    if http2 and scope["scheme"] == "http" and not config.h2c:
         raise RefusedError(505, "http_version_not_supported", "HTTP/2 without TLS is off (--h2c turns it on)")
+    if not http2 and not scope["http_version"].startswith("1."):
+        raise RefusedError(505, "http_version_not_supported", "only HTTP/1.1 and HTTP/2 are spoken here")
 
 
 def check_sizes(scope: Mapping[str, Any], config: ServerConfig) -> None:

@@ -124,6 +124,7 @@ class _Connection(TCPServer):
                 await self.protocol.initiate()
                 await self.idle_task.restart(tasks, self._idle_timeout)
                 await self._read_data()
+                await self.idle_task.stop()  # or a client that has gone is waited for as if it were idle
         except* OSError:  # the client is gone
             pass
         finally:
@@ -152,23 +153,30 @@ class _Connection(TCPServer):
             timer.cancel()
 
 
-class _HTTP2PrefaceError(Exception):
-    """The client speaks HTTP/2 from the start."""
+class _OtherProtocolError(Exception):
+    """The client wants to speak something else."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class _HTTP1(H11Protocol):
-    """HTTP/1.1 and nothing else: an offer to upgrade is ignored, as it may be."""
+    """HTTP/1.1 and nothing else. An offer to go on with HTTP/2 is ignored, as it may be."""
 
     async def handle(self, event: Event) -> None:
         try:
             await super().handle(event)
-        except _HTTP2PrefaceError:
-            await self._send_error_response(505)
+        except _OtherProtocolError as refusal:
+            await self._send_error_response(refusal.status)
             await self.send(Closed())
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        if event.method == b"PRI":
-            raise _HTTP2PrefaceError
+        if event.method == b"PRI":  # HTTP/2 from the start
+            raise _OtherProtocolError(505)
+        for name, value in event.headers:
+            if name == b"upgrade" and value.strip().lower() == b"websocket":
+                raise _OtherProtocolError(403)
 
 
 def _turn_away(writer: asyncio.StreamWriter) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quart import Quart
 
@@ -17,6 +17,9 @@ from tinyllm.server.listener import Listener
 from tinyllm.server.posture import check_posture, describe_posture
 from tinyllm.server.service import Service
 from tinyllm.server.settings import ServerConfig
+
+if TYPE_CHECKING:
+    from tinyllm.engine.async_engine import AsyncEngine
 
 __all__ = ["EXIT_FAULT", "EXIT_OK", "EXIT_USAGE", "exit_code_of", "run_server"]
 
@@ -35,14 +38,14 @@ HARD_LIMIT: Final = 3.0
 """Seconds after which a process that was told to end now ends without ceremony."""
 
 
-async def run_server(config: ServerConfig) -> int:
-    """Serve until a signal or a fault, and return the exit code.
+async def run_server(config: ServerConfig, engine: AsyncEngine | None = None) -> int:
+    """Serve until a signal or a fault, and return the exit code. ``engine`` is as for `create_app`.
 
     SIGINT or SIGTERM drains: work that runs may finish, new work is refused. A second one ends all at once.
     Raises `ConfigError` before anything is opened.
     """
     check_posture(config)
-    app = create_app(config)
+    app = create_app(config, engine)
     service: Service = app.extensions["tinyllm"]
     listener = Listener(app, config)
     signals = _Signals()
