@@ -1,0 +1,40 @@
+"""Worker: tinyllm, through its asyncio interface. ``tinyllm_engine.py CHECKPOINT DTYPE``"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from worker import Prompts, serve
+
+from tinyllm import AsyncEngine, SamplingParams
+
+
+def main() -> None:
+    """Serve measurements."""
+    model, dtype = sys.argv[1:]
+    engine = AsyncEngine(model=model, dtype=dtype, enable_prefix_caching=False, progress=False)
+
+    async def complete(prompts: Prompts, output_tokens: int) -> None:
+        params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
+        streams = [engine.generate(prompt, params) for prompt in prompts]
+        results = await asyncio.gather(*(stream.result() for stream in streams))
+        if any(len(result.token_ids) != output_tokens for result in results):
+            raise RuntimeError("an answer is too short")
+
+    with asyncio.Runner() as runner:
+        runner.run(engine.start())
+        try:
+            serve(
+                "tinyllm",
+                engine.info.vocab_size,
+                lambda prompts, output_tokens: runner.run(complete(prompts, output_tokens)),
+                dtype=engine.info.dtype,
+                attention=engine.info.attention_backend,
+            )
+        finally:
+            runner.run(engine.aclose())
+
+
+if __name__ == "__main__":
+    main()
