@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Before torch is imported. Threads that wait by spinning are a hundred times slower beside other processes.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before torch is imported. Threads that spin long are a hundred times slower beside other processes.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
