@@ -6,6 +6,18 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+if TYPE_CHECKING:
+    from tinyllm.config import EngineConfig
+    from tinyllm.engine.async_engine import AsyncEngine
+    from tinyllm.engine.lifecycle import EngineStatus
+    from tinyllm.engine.loaded import EngineInfo
+    from tinyllm.engine.prompt import RenderedPrompt
+    from tinyllm.engine.stream import TokenStream
+    from tinyllm.engine.sync_engine import Engine
+    from tinyllm.errors import *
+    from tinyllm.outputs import *
+    from tinyllm.params import SamplingParams
+
 __all__ = [
     "ArtifactError",
     "AsyncEngine",
@@ -46,102 +58,30 @@ __all__ = [
     "Usage",
 ]
 
-if TYPE_CHECKING:
-    from tinyllm.config import EngineConfig as EngineConfig
-    from tinyllm.engine.async_engine import AsyncEngine as AsyncEngine
-    from tinyllm.engine.async_engine import EngineStatus as EngineStatus
-    from tinyllm.engine.loaded import EngineInfo as EngineInfo
-    from tinyllm.engine.prompt import RenderedPrompt as RenderedPrompt
-    from tinyllm.engine.stream import TokenStream as TokenStream
-    from tinyllm.engine.sync_engine import Engine as Engine
-    from tinyllm.errors import ArtifactError as ArtifactError
-    from tinyllm.errors import ChatTemplateError as ChatTemplateError
-    from tinyllm.errors import CheckpointError as CheckpointError
-    from tinyllm.errors import ConfigError as ConfigError
-    from tinyllm.errors import ContextLengthError as ContextLengthError
-    from tinyllm.errors import DeviceError as DeviceError
-    from tinyllm.errors import EngineClosedError as EngineClosedError
-    from tinyllm.errors import EngineDeadError as EngineDeadError
-    from tinyllm.errors import EngineError as EngineError
-    from tinyllm.errors import EngineOverloadedError as EngineOverloadedError
-    from tinyllm.errors import InvalidRequestError as InvalidRequestError
-    from tinyllm.errors import ModelDownloadError as ModelDownloadError
-    from tinyllm.errors import ModelNotFoundError as ModelNotFoundError
-    from tinyllm.errors import RequestAbortedError as RequestAbortedError
-    from tinyllm.errors import RequestError as RequestError
-    from tinyllm.errors import RequestFailedError as RequestFailedError
-    from tinyllm.errors import RequestTimeoutError as RequestTimeoutError
-    from tinyllm.errors import SlowConsumerError as SlowConsumerError
-    from tinyllm.errors import TinyLLMError as TinyLLMError
-    from tinyllm.errors import TokenizerError as TokenizerError
-    from tinyllm.errors import UnsupportedModelError as UnsupportedModelError
-    from tinyllm.outputs import CompletionOutput as CompletionOutput
-    from tinyllm.outputs import FinishReason as FinishReason
-    from tinyllm.outputs import GenerationResult as GenerationResult
-    from tinyllm.outputs import RequestMetrics as RequestMetrics
-    from tinyllm.outputs import RequestOutput as RequestOutput
-    from tinyllm.outputs import TokenLogprob as TokenLogprob
-    from tinyllm.outputs import TopLogprob as TopLogprob
-    from tinyllm.outputs import Usage as Usage
-    from tinyllm.params import SamplingParams as SamplingParams
-
-_HOMES: Final = {
-    "tinyllm.config": ("EngineConfig",),
-    "tinyllm.engine.async_engine": ("AsyncEngine", "EngineStatus"),
-    "tinyllm.engine.loaded": ("EngineInfo",),
-    "tinyllm.engine.prompt": ("RenderedPrompt",),
-    "tinyllm.engine.stream": ("TokenStream",),
-    "tinyllm.engine.sync_engine": ("Engine",),
-    "tinyllm.errors": (
-        "ArtifactError",
-        "ChatTemplateError",
-        "CheckpointError",
-        "ConfigError",
-        "ContextLengthError",
-        "DeviceError",
-        "EngineClosedError",
-        "EngineDeadError",
-        "EngineError",
-        "EngineOverloadedError",
-        "InvalidRequestError",
-        "ModelDownloadError",
-        "ModelNotFoundError",
-        "RequestAbortedError",
-        "RequestError",
-        "RequestFailedError",
-        "RequestTimeoutError",
-        "SlowConsumerError",
-        "TinyLLMError",
-        "TokenizerError",
-        "UnsupportedModelError",
-    ),
-    "tinyllm.outputs": (
-        "CompletionOutput",
-        "FinishReason",
-        "GenerationResult",
-        "RequestMetrics",
-        "RequestOutput",
-        "TokenLogprob",
-        "TopLogprob",
-        "Usage",
-    ),
-    "tinyllm.params": ("SamplingParams",),
-}
-"""Public names by the module they live in, which is imported when one is first used (PEP 562)."""
-
-_HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME_OF)
+_HOMES: Final = (
+    "tinyllm.errors",
+    "tinyllm.params",
+    "tinyllm.outputs",
+    "tinyllm.config",
+    "tinyllm.engine.async_engine",
+    "tinyllm.engine.lifecycle",
+    "tinyllm.engine.loaded",
+    "tinyllm.engine.prompt",
+    "tinyllm.engine.stream",
+    "tinyllm.engine.sync_engine",
+)
+"""Where public names live, light modules first. They are imported when a name is first used (PEP 562)."""
 
 logging.getLogger("tinyllm").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'tinyllm' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value  # next time there is nothing to look up
-    return value
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if name in home.__all__:
+                value = globals()[name] = getattr(home, name)  # next time there is nothing to look up
+                return value
+    raise AttributeError(f"module 'tinyllm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
