@@ -12,10 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 import tinyllm
-from tinyllm.runner.device import default_num_threads
 
 __all__ = ["Disturbance", "available_memory", "cpu_features", "cpu_model", "environment", "peak_memory"]
 
@@ -28,6 +25,10 @@ _FEATURES: Final = (
 
 def environment(num_threads: int | None = None) -> dict[str, Any]:
     """Return what belongs beside every measurement, ready for JSON. No names of people or machines."""
+    import torch
+
+    from tinyllm.runner.device import default_num_threads
+
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cpu": cpu_model(),

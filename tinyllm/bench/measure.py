@@ -129,6 +129,7 @@ class WorkloadMeter:
             "repeats": len(samples),
             "measured_again": again,
             "canary": max(sample.canary for sample in samples),
+            "is_disturbed": any(sample.canary > DISTURBED for sample in samples),
             "disturbance": [sample.disturbance for sample in samples],
         }
         if workload.shared:

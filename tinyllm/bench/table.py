@@ -25,8 +25,9 @@ def report_lines(report: dict[str, Any], kind: str) -> Iterator[str]:
     if "cold_start" in report:
         cold = report["cold_start"]
         yield (
-            f"cold start to first token {cold['first_token_seconds']:.2f} s; "
-            f"peak memory in {cold['workload']} {cold['peak_memory_bytes'] / 1e6:.0f} MB (weights {cold['weight_bytes'] / 1e6:.0f})"
+            f"cold start to first token {cold['first_token_seconds']:.2f} s; peak memory in "
+            f"{cold['workload']} {cold['peak_memory_bytes'] / 1e6:.0f} MB "
+            f"(weights {cold['weight_bytes'] / 1e6:.0f}, KV cache at most {cold['kv_cache_bytes'] / 1e6:.0f})"
         )
     yield ""
     tables = [_rates(report["results"]), _latencies(report["results"])]
@@ -107,13 +108,14 @@ def _extras(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         if interruption := result.get("interruption"):
             gaps, ended = interruption["inter_token"], _ms(interruption["time_to_first_token"])
             yield (
-                f"{result['workload']}: while the long prompt runs ({ended} ms), inter-token p50 "
-                f"{_ms(gaps['p50'])} ms, p99 {_ms(gaps['p99'])} ({interruption['p99_ratio']:.1f} x undisturbed)"
+                f"{result['workload']}: while the long prompt runs ({ended} ms), inter-token "
+                f"p50 {_ms(gaps['p50'])} ms, p99 {_ms(gaps['p99'])} "
+                f"({interruption['p99_ratio']:.1f} x undisturbed)"
             )
             if not interruption["others_went_on"]:
                 yield f"{result['workload']}: the others ended before the long prompt: give them more tokens"
-        if result["canary"] > 1.25:
-            yield f"{result['workload']}: disturbed all the time (canary {result['canary']:.2f})"
+        if result["is_disturbed"]:
+            yield f"{result['workload']}: something disturbed it (canary {result['canary']:.2f})"
 
 
 def _ms(seconds: float) -> str:

@@ -42,7 +42,8 @@ class Workload:
         if match is None:
             raise ConfigError(
                 f"{text[:40]!r} is no workload: write BxPxN, requests x prompt tokens x output tokens, "
-                "such as 8x64x64; BxPxN+shared shares the prompts' beginning, BxPxN+4096 adds a long prompt midway"
+                "such as 8x64x64; BxPxN+shared shares the prompts' beginning, "
+                "BxPxN+4096 adds a long prompt midway"
             )
         batch, prompt_tokens, output_tokens = (int(number) for number in match.groups()[:3])
         extra = match[4] or ""

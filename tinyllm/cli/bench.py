@@ -51,6 +51,9 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, write the JSON."""
+    from tinyllm.engine.executor import bound_spinning
+
+    bound_spinning()  # as an engine does when it is the first to load torch
     from tinyllm.bench.suite import fitting, run_suite
     from tinyllm.bench.table import report_lines
     from tinyllm.bench.workload import LATENCY, THROUGHPUT, Workload

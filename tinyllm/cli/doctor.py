@@ -28,8 +28,9 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="say what this machine has, and check that the engine is exact on it",
         description="Say what this machine has and which paths tinyllm takes on it. With --check: load the "
-        "model in float32 and bfloat16, and check bit for bit that a request's result does not depend on its "
-        "batch mates nor on how its prompt is cut, and that the fast attention chooses the reference's tokens.",
+        "model in float32 and bfloat16, and check bit for bit that a request's result depends neither on its "
+        "batch mates nor on how its prompt is cut, and that the fast attention chooses the reference's "
+        "tokens.",
     )
     parser.add_argument("--check", action="store_true", help="check the results, too")
     parser.add_argument(

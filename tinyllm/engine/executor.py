@@ -30,6 +30,7 @@ __all__ = [
     "Command",
     "Executor",
     "Outbox",
+    "bound_spinning",
     "build_from_files",
 ]
 
@@ -199,7 +200,7 @@ def _stop_all() -> None:
 atexit.register(_stop_all)
 
 
-def _bound_spinning() -> None:
+def bound_spinning() -> None:
     """Have torch's threads spin for about ten microseconds before they sleep. Works before torch is loaded.
 
     A step has hundreds of short parallel parts, so sleeping at once costs a quarter of it; but threads that
@@ -211,7 +212,7 @@ def _bound_spinning() -> None:
 
 def build_from_files(config: EngineConfig) -> EngineCore:
     """Build the core that ``config`` asks for: the `Build` of real engines."""
-    _bound_spinning()
+    bound_spinning()
     from tinyllm.engine.build import build_core  # imports torch, which is wanted on the executor thread only
 
     return build_core(config)
