@@ -11,6 +11,7 @@ from tinyllm.server.checks import check_framing, check_origin, check_sizes
 from tinyllm.server.errors import RefusedError
 from tinyllm.server.guard import normal_path
 from tinyllm.server.keys import load_keys
+from tinyllm.server.service import Service
 from tinyllm.server.settings import ServerConfig
 
 KEY, OTHER = "sk-0123456789abcdef", "sk-fedcba9876543210"
@@ -246,13 +247,15 @@ async def test_errors_of_the_framework_have_the_envelope() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_nobody_expected_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_nobody_expected_is_not_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with served() as app:
         app.templates.fault = RuntimeError("/secret/path")
         answer = await app.post(CHAT, messages=USER)
         assert answer.status == 500
         assert "secret" not in answer.text
-        app.service.fingerprint = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+        monkeypatch.setattr(Service, "check_model", lambda *_: 1 / 0)
         answer = await app.post(CHAT, messages=USER)
     assert (answer.status, answer.error["code"]) == (500, "internal_error")
     assert "division" not in answer.text

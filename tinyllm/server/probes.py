@@ -63,7 +63,7 @@ async def props() -> Response:
         "model": service.model_names[0],
         "model_names": list(service.model_names),
         "version": version("tinyllm"),
-        "system_fingerprint": service.fingerprint(),
+        "system_fingerprint": service.fingerprint,
         "architecture": info.architecture,
         "revision": info.revision,
         "dtype": info.dtype,

@@ -148,8 +148,9 @@ class Service:
             )
         return None
 
+    @cached_property
     def fingerprint(self) -> str:
-        """Return a name for all that decides what greedy sampling gives: version, weights, number formats."""
+        """A name for all that decides what greedy sampling gives: version, weights, number formats."""
         info = self.engine.info
         facts = (
             info.model,

@@ -34,7 +34,7 @@ def make_reply(
         id=f"{prefix}{call.request_id}",
         created=call.created,
         model=service.check_model(request.model),
-        fingerprint=service.fingerprint(),
+        fingerprint=service.fingerprint,
         n=params.n,
         include_usage=service.config.enable_force_include_usage or bool(options and options.include_usage),
         continuous_usage=bool(options and options.continuous_usage_stats),
