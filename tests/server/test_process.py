@@ -31,6 +31,8 @@ from tests.server.process import (
 TEXT = "/v1/completions"
 LONG = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True}
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:

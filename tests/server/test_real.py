@@ -19,6 +19,8 @@ SERVE = (sys.executable, "-m", "tinyllm", "serve")
 HYPERCORN = (*SERVE[:2], "hypercorn", "tinyllm.app:app", "--bind", "127.0.0.1:0", "--workers", "0")
 HI = [{"role": "user", "content": "hi"}]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tiny_llama: Path) -> Iterator[ServerProcess]:

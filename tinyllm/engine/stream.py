@@ -81,7 +81,8 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         return self._finished
 
     @property
-    def _has_unread(self) -> bool:
+    def has_unread(self) -> bool:
+        """Whether there is a piece now, so that a read would not wait."""
         return bool(self._pieces or self._receiver.statistics().current_buffer_used)
 
     # Reading.
@@ -131,7 +132,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """
         if self._reading:
             raise anyio.BusyResourceError("reading from")
-        if self._has_unread or self._finished:
+        if self.has_unread or self._finished:
             return
         self._reading, self._waiter = True, anyio.Event()
         try:
@@ -161,7 +162,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """
         if not self._finished:
             self._owner.abandon(self.request_id)
-        if not self._finished or self._has_unread:
+        if not self._finished or self.has_unread:
             self._error = RequestAbortedError("the stream was closed before its end")
         self._pieces.clear()
         self._receiver.close()

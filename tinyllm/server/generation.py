@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tinyllm.engine.collect import Collector
+from tinyllm.errors import TinyLLMError
 from tinyllm.outputs import GenerationResult, RequestOutput
 from tinyllm.server.context import Call
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tinyllm.engine.stream import TokenStream
 
 __all__ = ["Answered", "Generation", "Piece", "UsageCount"]
+
+MAX_BATCH: Final = 32
+"""Pieces of one stream that are taken at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Generation:
         self._open = dict(enumerate(streams))
         self._waits: dict[asyncio.Task[None], int] = {}
         self._ready: list[Piece] = []
+        self._error: TinyLLMError | None = None
         call.at_end.append(self._cancel_waits)
 
     async def results(self) -> list[Answered]:
@@ -55,33 +59,46 @@ class Generation:
         """
         self._ready = await self._read(patience)
 
-    async def pieces(self, patience: float) -> AsyncIterator[Piece | None]:
-        """Yield the pieces as they come, and None each time that none came for ``patience`` seconds."""
-        while self._open or self._ready:
-            pieces, self._ready = self._ready, []
-            for piece in pieces:
-                yield piece
-            if self._open:
-                self._ready = await self._read(patience)
-                if not self._ready and self._open:
-                    yield None
+    async def batches(self, patience: float) -> AsyncIterator[list[Piece]]:
+        """Yield the pieces as they come, those that are there together; none, if none came in time.
+
+        A reader that falls behind finds more in each batch, and so catches up.
+        """
+        if self._ready:
+            yield self._ready
+        while self._open or self._error:
+            pieces = await self._read(patience)
+            if pieces or self._open:
+                yield pieces
 
     async def _read(self, patience: float) -> list[Piece]:
-        """Return at least one piece; none when the time is over or all streams have ended."""
+        """Return what is there, at least one piece; none when the time is over or all streams have ended."""
         while self._open:
             indices = await self._wait(patience)
-            if not indices:
-                return []
-            if pieces := [piece for index in indices if (piece := await self._next(index)) is not None]:
+            pieces: list[Piece] = []
+            for index in indices:
+                pieces += await self._take(index)
+            if pieces or not indices:
                 return pieces
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         return []
 
-    async def _next(self, index: int) -> Piece | None:
+    async def _take(self, index: int) -> list[Piece]:
+        """Return what a stream has. If it ends in an error, that ends all, after what was read before it."""
+        pieces: list[Piece] = []
+        if (stream := self._open.get(index)) is None:
+            return pieces
         try:
-            return Piece(index, await anext(self._open[index]))
+            while not pieces or (stream.has_unread and len(pieces) < MAX_BATCH):
+                pieces.append(Piece(index, await anext(stream)))
         except StopAsyncIteration:
-            del self._open[index]
-            return None
+            self._open.pop(index, None)
+        except TinyLLMError as error:
+            self._error = self._error or error
+            self._open.clear()
+        return pieces
 
     async def _wait(self, patience: float) -> list[int]:
         """Wait until at least one stream has something, and return which."""
@@ -103,14 +120,8 @@ class Generation:
 
 
 async def _collect(stream: TokenStream) -> Answered:
-    collector, pieces = Collector(), []
-    async for piece in stream:
-        collector.add(piece)
-        pieces.append(piece)
-    result = collector.result(
-        stream.request_id, stream.prompt_token_ids, stream.params, stream.prompt_logprobs
-    )
-    return Answered(result, pieces)
+    pieces = [piece async for piece in stream]
+    return Answered(await stream.result(), pieces)
 
 
 class UsageCount:

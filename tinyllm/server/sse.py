@@ -59,9 +59,9 @@ async def _events(generation: Generation, writer: FrameWriter, ping_interval: fl
     try:
         if begin := writer.begin():
             yield begin
-        async for piece in generation.pieces(ping_interval):
-            if frame := PING if piece is None else writer.piece(piece):
-                yield frame
+        async for pieces in generation.batches(ping_interval):
+            if frames := b"".join(map(writer.piece, pieces)) if pieces else PING:
+                yield frames
         yield writer.end()
     except TinyLLMError as error:
         yield writer.fail(fault_of(error))
