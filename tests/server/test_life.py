@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from functools import partial
 from typing import Any
@@ -137,8 +138,7 @@ async def test_ready_version_props_and_page() -> None:
         assert props["server_options"]["max_body_bytes"] == 1 << 20
         assert props["reasoning"] is True
         assert "hf-secret" not in str(props)
-        page = (await app.get("/")).text
-        assert "/v1/chat/completions" in page
+        assert "<title>tinyllm" in (await app.get("/docs")).text
         assert "tinyllm:" in (await app.get("/metrics")).text
 
 
@@ -186,6 +186,21 @@ async def test_static_files_stay_in_their_place() -> None:
         for path in ("../app.py", "..%2fapp.py", "%2e%2e/errors.py", "/etc/passwd", "x/../../app.py", ""):
             answer = await app.get(f"/static/{path}")
             assert answer.status == 404, path
+
+
+async def test_the_page_and_its_files() -> None:
+    async with served(api_keys=("sk-0123456789abcdef",), ready=False) as app:
+        page = await app.get("/")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        files = re.findall(r'(?:src|href)="(static/[^"]+)"', page.text)
+        assert files
+        for file in files:
+            answer = await app.get(f"/{file}")
+            assert answer.status == 200, file
+            assert "script-src 'self'" in answer.headers["content-security-policy"]
+            if file.endswith(".js"):
+                assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
+        assert (await app.get("/static/package.json")).status == 404
 
 
 @pytest.mark.parametrize(

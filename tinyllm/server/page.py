@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import mimetypes
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,22 @@ __all__ = ["blueprint", "html_page"]
 
 blueprint = Blueprint("page", __name__)
 
-WEB: Final = Path(__file__).parent.parent / "web"
+_PACKAGE: Final = Path(__file__).parent.parent
+WEB: Final = next(
+    (path for path in (_PACKAGE / "web", _PACKAGE.parent / "web") if (path / "index.html").is_file()),
+    _PACKAGE / "web",
+)
+"""Where the page is: inside an installed package, or beside it in a checkout."""
+
+KINDS: Final = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".woff2": "font/woff2",
+}
+"""What is served, and as what; nothing else is."""
 
 POLICY: Final = "; ".join(
     (
@@ -45,9 +59,9 @@ async def index() -> Response:
 async def static_file(name: str) -> Response:
     """Return one of the page's files."""
     path = (WEB / name).resolve()
-    if not (path.is_relative_to(WEB.resolve()) and path.is_file()):
+    kind = KINDS.get(path.suffix)
+    if kind is None or not path.is_relative_to(WEB.resolve()) or not path.is_file():
         raise RefusedError(404, "not_found", "there is no such file")
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return _page(path.read_bytes(), kind)
 
 
