@@ -21,6 +21,8 @@ __all__ = ["Tokenizer", "eos_token_ids", "load_tokenizer"]
 
 MAX_FILE_BYTES: Final = 128 << 20
 MAX_TOKEN_ID: Final = 2**32 - 1
+LONG_TEXT: Final = 4096
+"""Text of more characters is encoded without the interpreter's lock, so that other threads go on."""
 
 _SPECIAL_NAMES: Final = (
     "bos_token",
@@ -75,7 +77,7 @@ class Tokenizer:
                 "it is not valid Unicode."
             ) from None
         with _contained(InvalidRequestError, "The tokenizer failed on this text"):
-            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            ids = self._encode(text, add_special_tokens)
         if add_special_tokens and self._adds_bos and ids[:2] == [self.bos_token_id] * 2:
             return ids[1:]
         return ids
@@ -121,6 +123,12 @@ class Tokenizer:
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         text = json.dumps(config | self.special_tokens, ensure_ascii=False, indent=2)
         (directory / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) <= LONG_TEXT:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the library's calls, only those for batches release the lock.
+        return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def _id_of(self, name: str) -> int | None:
         text = self.special_tokens.get(name)
