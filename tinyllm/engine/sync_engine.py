@@ -149,7 +149,7 @@ class Engine:
         checked before the first is computed. If one of them fails, the others are aborted and its error is
         raised: `InvalidRequestError`, `RequestError` or `EngineError`. ``timeout`` bounds the whole call.
         """
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        single = _is_one(prompts, int)
         batch: Sequence[Any] = [prompts] if single else prompts
         encoded = [self._encode(prompt) for prompt in batch]
         results = self._run(encoded, params, timeout, cache_salt, progress and not single)
@@ -193,7 +193,7 @@ class Engine:
         progress: bool = True,
     ) -> GenerationResult | list[GenerationResult]:
         """Answer a conversation, or a list of them; see `generate` and `AsyncEngine.chat`."""
-        single = len(messages) > 0 and isinstance(messages[0], Mapping)
+        single = _is_one(messages, Mapping)
         batch: Sequence[Any] = [messages] if single else messages
         model = self._check_open()
         prompts = [render_prompt(model, one, tools, chat_template_kwargs).token_ids for one in batch]
@@ -212,13 +212,11 @@ class Engine:
         progress: bool,
     ) -> list[GenerationResult]:
         model = self._check_open()
-        resolved = check_params(params, model)
         arrival = time.monotonic()
         submissions = []
         for prompt in prompts:
-            options = RequestOptions(
-                uuid.uuid4().hex, resolved, arrival, timeout=timeout, cache_salt=cache_salt
-            )
+            own = check_params(params, model)  # for each, so that each draws a seed if none is given
+            options = RequestOptions(uuid.uuid4().hex, own, arrival, timeout=timeout, cache_salt=cache_salt)
             check_options(self.config, options)
             submissions.append(make_submission(model, prompt, options))
         with self._lock, tqdm(total=len(submissions), desc="Prompts", disable=not progress) as bar:
@@ -315,3 +313,13 @@ class Engine:
         error = EngineDeadError(f"the engine died of {type(cause).__name__}; make a new one")
         error.__cause__ = cause
         return error
+
+
+def _is_one(given: object, part: type) -> bool:
+    """Whether this is one prompt or conversation, whose parts are of type ``part``, and no list of them.
+
+    So is what is neither: it is refused as one.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return True
+    return len(given) > 0 and isinstance(given[0], part)
