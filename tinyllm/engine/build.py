@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from pathlib import Path
@@ -25,6 +26,8 @@ from tinyllm.text.chat_template import ChatTemplates
 from tinyllm.text.tokenizer import eos_token_ids, load_tokenizer
 
 __all__ = ["build_core"]
+
+logger = logging.getLogger("tinyllm.engine")
 
 
 def build_core(config: EngineConfig) -> EngineCore:
@@ -89,13 +92,16 @@ def build_core(config: EngineConfig) -> EngineCore:
         cache_dtype=info.kv_cache_dtype,
         enable_prefix_caching=config.enable_prefix_caching,
     )
+    eos = eos_token_ids(artifacts, tokenizer)
+    if not eos:
+        logger.warning("the model names no end-of-sequence token: answers end by stop or by length only")
     loaded = LoadedModel(
         info=info,
         tokenizer=tokenizer,
         chat_templates=templates,
         metrics=metrics,
         sampling_defaults=artifacts.sampling_defaults,
-        eos_token_ids=eos_token_ids(artifacts, tokenizer),
+        eos_token_ids=eos,
     )
     return EngineCore(
         config, loaded, _kv_cache(config, artifacts, plan, info), runner, context=torch.inference_mode
