@@ -48,7 +48,8 @@ def _as_tuple(value: Any) -> Any:
 
 def _token_id_key(value: Any) -> Any:
     """Read a token id that is a JSON object's key, and so a string."""
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
+    is_id = isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isdecimal()
+    return int(value) if is_id else value
 
 
 _T = TypeVar("_T")
@@ -186,12 +187,14 @@ def first_fault(error: ValidationError) -> tuple[str, str]:
     path = ".".join(str(part) for part in fault["loc"]) or "request"
     field = path.split(".", 1)[0]
     if fault["type"] == "extra_forbidden":
-        return field, f"unknown field {path!r}"
-    shown = repr(fault["input"])
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        return field, f"unknown field {_shorten(repr(path))}"
     finite = not isinstance(fault["input"], float) or math.isfinite(fault["input"])
     detail = fault["msg"] if finite else "must be a finite number"
-    return field, f"{path}: {detail} (got {shown})"
+    return field, f"{_shorten(path)}: {detail} (got {_shorten(repr(fault['input']))})"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _invalid(error: ValidationError) -> InvalidRequestError:
