@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from tests.web.stand_in import StandIn
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or ""
+AXE_CORE = "axe-core@4.14.1"
 FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
@@ -76,6 +77,20 @@ class Watched:
         self.problems.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
+    def send(self, text: str) -> None:
+        """Write a message and send it."""
+        self.page.fill("#draft", text)
+        self.page.press("#draft", "Enter")
+
+    def wait_done(self) -> None:
+        """Wait until no answer is under way."""
+        self.page.locator(".send[aria-label=Send]").wait_for()
+        self.page.locator(".running").wait_for(state="detached")
+
+    def answer(self) -> str:
+        """The text of the last answer."""
+        return str(self.page.locator(".assistant .body").last.inner_text())
+
     def check(self) -> None:
         """Fail if anything was complained about that the test did not expect."""
         self.problems += self.page.evaluate("window.reports")
@@ -117,14 +132,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def axe_source() -> str:
-    """axe-core, which looks for what people with disabilities would stumble on. From npm."""
-    given = os.environ.get("AXE_CORE")
-    for path in [Path(given)] if given else [Path(__file__).parent / "node_modules/axe-core/axe.min.js"]:
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    reason = "axe-core is missing: npm install --prefix tests/web axe-core@4"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-    raise AssertionError
+def axe_source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """axe-core, which looks for what people with disabilities would stumble on."""
+    folder = tmp_path_factory.mktemp("axe")
+    try:
+        command = ["npm", "pack", "--silent", AXE_CORE]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    except (OSError, subprocess.SubprocessError):
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"{AXE_CORE} cannot be fetched with npm")
+    shutil.unpack_archive(next(folder.glob("*.tgz")), folder, filter="data")
+    return (folder / "package/axe.min.js").read_text(encoding="utf-8")

@@ -7,92 +7,92 @@ import { SseParser } from './sse.js';
 const BASE = new URL('../../', import.meta.url);
 
 export class Api {
-  /** `getKey` returns the API key, or ''. */
-  constructor(getKey) {
-    this.getKey = getKey;
-  }
+	/** `getKey` returns the API key, or ''. */
+	constructor(getKey) {
+		this.getKey = getKey;
+	}
 
-  ready = () => this.#json('ready');
-  props = () => this.#json('props');
-  metrics = async () => (await this.#fetch('metrics')).text();
-  render = (body) => this.#json('v1/chat/completions/render', body);
+	ready = () => this.#json('ready');
+	props = () => this.#json('props');
+	metrics = async () => (await this.#fetch('metrics')).text();
+	render = (body) => this.#json('v1/chat/completions/render', body);
 
-  /** Ends a request on the server. That it is over already is no failure. */
-  async cancel(requestId) {
-    try {
-      await this.#fetch(`v1/requests/${encodeURIComponent(requestId)}/cancel`, {});
-    } catch (error) {
-      if (!(error instanceof RequestFailed)) throw error;
-    }
-  }
+	/** Ends a request on the server. That it is over already is no failure. */
+	async cancel(requestId) {
+		try {
+			await this.#fetch(`v1/requests/${encodeURIComponent(requestId)}/cancel`, {});
+		} catch (error) {
+			if (!(error instanceof RequestFailed)) throw error;
+		}
+	}
 
-  /** Yields the chunks of an answer; an answer that does not stream is one chunk of the same form. */
-  async *chat(body, { signal, requestId = newId() }) {
-    const response = await this.#fetch('v1/chat/completions', body, signal, requestId);
-    if (!body.stream) {
-      yield wholeAsChunk(await response.json());
-      return;
-    }
-    const parser = new SseParser();
-    const reader = response.body.getReader();
-    try {
-      for (;;) {
-        const { done, value } = await read(reader, signal);
-        if (done) throw new RequestFailed(failure('broken'));
-        for (const event of parser.push(value)) {
-          if (event.data === '[DONE]') return;
-          if (event.data) yield chunkOf(event.data);
-        }
-      }
-    } finally {
-      reader.cancel().catch(() => {});
-    }
-  }
+	/** Yields the chunks of an answer; an answer that does not stream is one chunk of the same form. */
+	async *chat(body, { signal, requestId = newId() }) {
+		const response = await this.#fetch('v1/chat/completions', body, signal, requestId);
+		if (!body.stream) {
+			yield wholeAsChunk(await response.json());
+			return;
+		}
+		const parser = new SseParser();
+		const reader = response.body.getReader();
+		try {
+			for (;;) {
+				const { done, value } = await read(reader, signal);
+				if (done) throw new RequestFailed(failure('broken'));
+				for (const event of parser.push(value)) {
+					if (event.data === '[DONE]') return;
+					if (event.data) yield chunkOf(event.data);
+				}
+			}
+		} finally {
+			reader.cancel().catch(() => {});
+		}
+	}
 
-  async #json(path, body) {
-    return (await this.#fetch(path, body)).json();
-  }
+	async #json(path, body) {
+		return (await this.#fetch(path, body)).json();
+	}
 
-  async #fetch(path, body, signal, requestId) {
-    const headers = {};
-    const key = this.getKey();
-    if (key) headers.authorization = `Bearer ${key}`;
-    if (body) headers['content-type'] = 'application/json';
-    if (requestId) headers['x-request-id'] = requestId;
-    const options = { headers, signal, credentials: 'omit', cache: 'no-store', redirect: 'error' };
-    if (body) Object.assign(options, { method: 'POST', body: JSON.stringify(body) });
-    let response;
-    try {
-      response = await fetch(new URL(path, BASE), options);
-    } catch (error) {
-      if (signal?.aborted) throw error;
-      throw new RequestFailed(failure('offline'));
-    }
-    if (response.ok) return response;
-    throw new RequestFailed(failureFrom(response.status, await response.json().catch(() => null), response.headers));
-  }
+	async #fetch(path, body, signal, requestId) {
+		const headers = {};
+		const key = this.getKey();
+		if (key) headers.authorization = `Bearer ${key}`;
+		if (body) headers['content-type'] = 'application/json';
+		if (requestId) headers['x-request-id'] = requestId;
+		const options = { headers, signal, credentials: 'omit', cache: 'no-store', redirect: 'error' };
+		if (body) Object.assign(options, { method: 'POST', body: JSON.stringify(body) });
+		let response;
+		try {
+			response = await fetch(new URL(path, BASE), options);
+		} catch (error) {
+			if (signal?.aborted) throw error;
+			throw new RequestFailed(failure('offline'));
+		}
+		if (response.ok) return response;
+		throw new RequestFailed(failureFrom(response.status, await response.json().catch(() => null), response.headers));
+	}
 }
 
 async function read(reader, signal) {
-  try {
-    return await reader.read();
-  } catch (error) {
-    if (signal.aborted) throw error;
-    throw new RequestFailed(failure('broken'));
-  }
+	try {
+		return await reader.read();
+	} catch (error) {
+		if (signal.aborted) throw error;
+		throw new RequestFailed(failure('broken'));
+	}
 }
 
 function chunkOf(data) {
-  let chunk;
-  try {
-    chunk = JSON.parse(data);
-  } catch {
-    throw new RequestFailed(failure('broken'));
-  }
-  if (chunk.error) throw new RequestFailed(failureFrom(0, chunk));
-  return chunk;
+	let chunk;
+	try {
+		chunk = JSON.parse(data);
+	} catch {
+		throw new RequestFailed(failure('broken'));
+	}
+	if (chunk.error) throw new RequestFailed(failureFrom(0, chunk));
+	return chunk;
 }
 
 function wholeAsChunk(body) {
-  return { ...body, choices: body.choices.map(({ message, ...choice }) => ({ ...choice, delta: message })) };
+	return { ...body, choices: body.choices.map(({ message, ...choice }) => ({ ...choice, delta: message })) };
 }

@@ -10,107 +10,107 @@ const SUGGESTIONS = ['Explain how rainbows form', 'Write a haiku about the sea',
 const MOST_SHARE = 0.4;
 
 export class ChatView {
-  #views = new Map();
-  #shown = null;
-  #dirty = new Set();
-  #frame = 0;
-  #restUntil = 0;
-  #speakers = new Map();
+	#views = new Map();
+	#shown = null;
+	#dirty = new Set();
+	#frame = 0;
+	#restUntil = 0;
+	#speakers = new Map();
 
-  constructor(app) {
-    this.app = app;
-    this.log = byId('log');
-    this.follow = new Follow(byId('scroller'));
-    this.jump = iconButton('down', 'To the newest message', () => this.follow.toEnd(), { hidden: true });
-    byId('jump').append(this.jump);
-    this.follow.addEventListener('change', () => (this.jump.hidden = this.follow.isFollowing));
-    this.log.addEventListener('click', (event) => {
-      const control = event.target.closest('.copy-code');
-      if (control) copyFrom(control, control.closest('figure').querySelector('code').textContent.replace(/\n$/, ''));
-    });
-    app.answers.addEventListener('change', ({ detail }) => this.#changed(detail));
-    app.answers.addEventListener('state', ({ detail }) => this.#stateChanged(detail));
-    setInterval(() => this.#tick(), 500);
-  }
+	constructor(app) {
+		this.app = app;
+		this.log = byId('log');
+		this.follow = new Follow(byId('scroller'));
+		this.jump = iconButton('down', 'To the newest message', () => this.follow.toEnd(), { hidden: true });
+		byId('jump').append(this.jump);
+		this.follow.addEventListener('change', () => (this.jump.hidden = this.follow.isFollowing));
+		this.log.addEventListener('click', (event) => {
+			const control = event.target.closest('.copy-code');
+			if (control) copyFrom(control, control.closest('figure').querySelector('code').textContent.replace(/\n$/, ''));
+		});
+		app.answers.addEventListener('change', ({ detail }) => this.#changed(detail));
+		app.answers.addEventListener('state', ({ detail }) => this.#stateChanged(detail));
+		setInterval(() => this.#tick(), 500);
+	}
 
-  viewOf = (id) => this.#views.get(id);
+	viewOf = (id) => this.#views.get(id);
 
-  /** Shows the selected path of the app's conversation. */
-  show() {
-    const { conversation } = this.app;
-    if (this.#shown !== conversation) this.#views.clear();
-    const isOther = this.#shown !== conversation;
-    this.#shown = conversation;
-    const path = pathOf(conversation);
-    const views = path.map((message) => this.#viewFor(message));
-    for (const id of this.#views.keys()) if (!path.some((message) => message.id === id)) this.#views.delete(id);
-    this.log.replaceChildren(...(views.length ? views.map((view) => view.element) : [this.#welcome()]));
-    this.log.classList.toggle('empty', !views.length);
-    if (isOther) this.follow.toEnd();
-    else this.follow.grown();
-  }
+	/** Shows the selected path of the app's conversation. */
+	show() {
+		const { conversation } = this.app;
+		if (this.#shown !== conversation) this.#views.clear();
+		const isOther = this.#shown !== conversation;
+		this.#shown = conversation;
+		const path = pathOf(conversation);
+		const views = path.map((message) => this.#viewFor(message));
+		for (const id of this.#views.keys()) if (!path.some((message) => message.id === id)) this.#views.delete(id);
+		this.log.replaceChildren(...(views.length ? views.map((view) => view.element) : [this.#welcome()]));
+		this.log.classList.toggle('empty', !views.length);
+		if (isOther) this.follow.toEnd();
+		else this.follow.grown();
+	}
 
-  #viewFor(message) {
-    const known = this.#views.get(message.id);
-    if (known) known.refresh();
-    else this.#views.set(message.id, new MessageView(this.app, message));
-    return this.#views.get(message.id);
-  }
+	#viewFor(message) {
+		const known = this.#views.get(message.id);
+		if (known) known.refresh();
+		else this.#views.set(message.id, new MessageView(this.app, message));
+		return this.#views.get(message.id);
+	}
 
-  #welcome() {
-    const { props } = this.app.server;
-    const context = props ? ` It reads up to ${props.max_model_len.toLocaleString()} tokens.` : '';
-    return el('div', { class: 'welcome' },
-      el('p', { class: 'welcome-title', dir: 'auto' }, props ? `Talk to ${props.model}` : 'Talk to the model'),
-      el('p', {}, `It runs on this server, and nothing you write leaves it.${context}`),
-      el('div', { class: 'suggestions' }, SUGGESTIONS.map((text) => el('button', { type: 'button', class: 'suggestion', onclick: () => this.app.send(text) }, text))),
-    );
-  }
+	#welcome() {
+		const { props } = this.app.server;
+		const context = props ? ` It reads up to ${props.max_model_len.toLocaleString()} tokens.` : '';
+		return el('div.welcome',
+			el('p.welcome-title', { dir: 'auto' }, props ? `Talk to ${props.model}` : 'Talk to the model'),
+			el('p', `It runs on this server, and nothing you write leaves it.${context}`),
+			el('div.suggestions', SUGGESTIONS.map((text) => el('button.suggestion', { onclick: () => this.app.send(text) }, text))),
+		);
+	}
 
-  #changed(message) {
-    if (!this.#views.has(message.id)) return;
-    this.#dirty.add(message.id);
-    this.#frame ||= requestAnimationFrame(() => this.#draw());
-  }
+	#changed(message) {
+		if (!this.#views.has(message.id)) return;
+		this.#dirty.add(message.id);
+		this.#frame ||= requestAnimationFrame(() => this.#draw());
+	}
 
-  /** Draws what has changed. After a frame that was dear the next ones are left to the browser. */
-  #draw() {
-    this.#frame = 0;
-    const started = performance.now();
-    if (started < this.#restUntil) {
-      this.#frame = requestAnimationFrame(() => this.#draw());
-      return;
-    }
-    for (const id of this.#dirty) {
-      const view = this.#views.get(id);
-      view?.grow();
-      if (view) this.#speak(view.message, false);
-    }
-    this.#dirty.clear();
-    this.follow.grown();
-    this.app.progressed();
-    const cost = performance.now() - started;
-    if (cost > 4) this.#restUntil = started + cost / MOST_SHARE;
-  }
+	/** Draws what has changed. After a frame that was dear the next ones are left to the browser. */
+	#draw() {
+		this.#frame = 0;
+		const started = performance.now();
+		if (started < this.#restUntil) {
+			this.#frame = requestAnimationFrame(() => this.#draw());
+			return;
+		}
+		for (const id of this.#dirty) {
+			const view = this.#views.get(id);
+			view?.grow();
+			if (view) this.#speak(view.message, false);
+		}
+		this.#dirty.clear();
+		this.follow.grown();
+		this.app.progressed();
+		const cost = performance.now() - started;
+		if (cost > 4) this.#restUntil = started + cost / MOST_SHARE;
+	}
 
-  #stateChanged(message) {
-    this.#speak(message, this.app.answers.runOf(message.id) === null);
-    this.viewsRefresh(message.id);
-    this.follow.grown();
-  }
+	#stateChanged(message) {
+		this.#speak(message, this.app.answers.runOf(message.id) === null);
+		this.viewsRefresh(message.id);
+		this.follow.grown();
+	}
 
-  viewsRefresh(id) {
-    this.#views.get(id)?.refresh();
-  }
+	viewsRefresh(id) {
+		this.#views.get(id)?.refresh();
+	}
 
-  #speak(message, isOver) {
-    if (!this.#views.has(message.id)) return;
-    if (!this.#speakers.has(message.id)) this.#speakers.set(message.id, new Speaker(message.content.length));
-    this.#speakers.get(message.id).follow(message.content, isOver);
-    if (isOver) this.#speakers.delete(message.id);
-  }
+	#speak(message, isOver) {
+		if (!this.#views.has(message.id)) return;
+		if (!this.#speakers.has(message.id)) this.#speakers.set(message.id, new Speaker(message.content.length));
+		this.#speakers.get(message.id).follow(message.content, isOver);
+		if (isOver) this.#speakers.delete(message.id);
+	}
 
-  #tick() {
-    for (const view of this.#views.values()) view.tick();
-  }
+	#tick() {
+		for (const view of this.#views.values()) view.tick();
+	}
 }

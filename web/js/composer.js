@@ -5,66 +5,66 @@ import { byId, el, icon, iconButton } from './dom.js';
 const HIGHEST = 240;
 
 export class Composer {
-  /** `app` has `send(text)`, `stop()` and `settings`. */
-  constructor(app) {
-    this.app = app;
-    this.draft = byId('draft');
-    this.hint = el('span', { class: 'hint' }, 'Enter sends, Shift+Enter begins a line');
-    this.probabilities = el('button', { type: 'button', class: 'chip', onclick: () => this.#toggleProbabilities(), title: 'Also ask for each token’s probability' }, icon('tokens'), 'Probabilities');
-    this.action = iconButton('send', 'Send', () => this.#act(), { class: 'send' });
-    byId('composer-bar').append(this.probabilities, this.hint, this.action);
-    this.draft.addEventListener('input', () => this.#fit());
-    this.draft.addEventListener('keydown', (event) => {
-      if (event.key !== 'Enter' || event.shiftKey || event.isComposing || isTouch()) return;
-      event.preventDefault();
-      this.#send();
-    });
-    app.settings.addEventListener('change', () => this.#showProbabilities());
-    this.#showProbabilities();
-    this.setRunning(false);
-    this.draft.disabled = false;
-  }
+	/** `app` has `send(text)`, `stop()` and `settings`. */
+	constructor(app) {
+		this.app = app;
+		this.draft = byId('draft');
+		this.hint = el('span.hint', 'Enter sends, Shift+Enter begins a line');
+		this.probabilities = el('button.chip', { onclick: () => this.#toggleProbabilities(), title: 'Also ask for each token’s probability' }, icon('tokens'), 'Probabilities');
+		this.action = iconButton('send', 'Send', () => this.#act(), { class: 'send' });
+		byId('composer-bar').append(this.probabilities, this.hint, this.action);
+		this.draft.addEventListener('input', () => this.#fit());
+		this.draft.addEventListener('keydown', (event) => {
+			if (event.key !== 'Enter' || event.shiftKey || event.isComposing || isTouch()) return;
+			event.preventDefault();
+			this.#send();
+		});
+		app.settings.addEventListener('change', () => this.#showProbabilities());
+		this.#showProbabilities();
+		this.setRunning(false);
+		this.draft.disabled = false;
+	}
 
-  focus() {
-    this.draft.focus();
-  }
+	focus() {
+		this.draft.focus();
+	}
 
-  setRunning(isRunning) {
-    this.isRunning = isRunning;
-    const label = isRunning ? 'Stop' : 'Send';
-    this.action.replaceChildren(icon(isRunning ? 'stop' : 'send'));
-    this.action.setAttribute('aria-label', label);
-    this.action.title = isRunning ? 'Stop (Esc)' : 'Send (Enter)';
-    this.#fit();
-  }
+	setRunning(isRunning) {
+		this.isRunning = isRunning;
+		const label = isRunning ? 'Stop' : 'Send';
+		this.action.replaceChildren(icon(isRunning ? 'stop' : 'send'));
+		this.action.setAttribute('aria-label', label);
+		this.action.title = isRunning ? 'Stop (Esc)' : 'Send (Enter)';
+		this.#fit();
+	}
 
-  #act() {
-    if (this.isRunning) this.app.stop();
-    else this.#send();
-  }
+	#act() {
+		if (this.isRunning) this.app.stop();
+		else this.#send();
+	}
 
-  #send() {
-    const text = this.draft.value.trim();
-    if (!text || this.isRunning) return;
-    this.draft.value = '';
-    this.#fit();
-    this.app.send(text);
-    this.focus();
-  }
+	#send() {
+		const text = this.draft.value.trim();
+		if (!text || this.isRunning) return;
+		this.draft.value = '';
+		this.#fit();
+		this.app.send(text);
+		this.focus();
+	}
 
-  #fit() {
-    this.draft.style.blockSize = 'auto';
-    this.draft.style.blockSize = `${Math.min(this.draft.scrollHeight, HIGHEST)}px`;
-    this.action.classList.toggle('idle', !this.isRunning && !this.draft.value.trim());
-  }
+	#fit() {
+		this.draft.style.blockSize = 'auto';
+		this.draft.style.blockSize = `${Math.min(this.draft.scrollHeight, HIGHEST)}px`;
+		this.action.classList.toggle('idle', !this.isRunning && !this.draft.value.trim());
+	}
 
-  #toggleProbabilities() {
-    this.app.settings.change({ probabilities: !this.app.settings.all.probabilities });
-  }
+	#toggleProbabilities() {
+		this.app.settings.change({ probabilities: !this.app.settings.all.probabilities });
+	}
 
-  #showProbabilities() {
-    this.probabilities.setAttribute('aria-pressed', String(this.app.settings.all.probabilities));
-  }
+	#showProbabilities() {
+		this.probabilities.setAttribute('aria-pressed', String(this.app.settings.all.probabilities));
+	}
 }
 
 /** On a phone's keyboard Enter begins a line: there is a button to send. */

@@ -8,73 +8,73 @@
 export const ROOT = '';
 
 export function newConversation(id, now) {
-  return { id, title: '', created: now, updated: now, messages: {}, selected: {} };
+	return { id, title: '', created: now, updated: now, messages: {}, selected: {} };
 }
 
 /** The children of a message, oldest first. */
 export function childrenOf(conversation, parent) {
-  return Object.values(conversation.messages)
-    .filter((message) => message.parent === parent)
-    .sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1));
+	return Object.values(conversation.messages)
+		.filter((message) => message.parent === parent)
+		.sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1));
 }
 
 /** The messages that are shown: from the first, always to the selected child, else to the newest. */
 export function pathOf(conversation) {
-  const byParent = new Map();
-  for (const message of Object.values(conversation.messages)) {
-    if (!byParent.has(message.parent)) byParent.set(message.parent, []);
-    byParent.get(message.parent).push(message);
-  }
-  const path = [];
-  const seen = new Set();
-  for (let at = ROOT; byParent.has(at) && !seen.has(at); at = path.at(-1).id) {
-    seen.add(at);
-    const children = byParent.get(at);
-    const chosen = children.find((child) => child.id === conversation.selected[at]);
-    path.push(chosen ?? children.reduce((a, b) => (b.created >= a.created ? b : a)));
-  }
-  return path;
+	const byParent = new Map();
+	for (const message of Object.values(conversation.messages)) {
+		if (!byParent.has(message.parent)) byParent.set(message.parent, []);
+		byParent.get(message.parent).push(message);
+	}
+	const path = [];
+	const seen = new Set();
+	for (let at = ROOT; byParent.has(at) && !seen.has(at); at = path.at(-1).id) {
+		seen.add(at);
+		const children = byParent.get(at);
+		const chosen = children.find((child) => child.id === conversation.selected[at]);
+		path.push(chosen ?? children.reduce((a, b) => (b.created >= a.created ? b : a)));
+	}
+	return path;
 }
 
 /** The messages from the first one down to `id`, whatever is selected. */
 export function pathTo(conversation, id) {
-  const path = [];
-  const seen = new Set();
-  for (let at = conversation.messages[id]; at && !seen.has(at.id); at = conversation.messages[at.parent]) {
-    seen.add(at.id);
-    path.unshift(at);
-  }
-  return path;
+	const path = [];
+	const seen = new Set();
+	for (let at = conversation.messages[id]; at && !seen.has(at.id); at = conversation.messages[at.parent]) {
+		seen.add(at.id);
+		path.unshift(at);
+	}
+	return path;
 }
 
 /** Puts a message under its parent and selects it. */
 export function addMessage(conversation, message) {
-  if (message.parent !== ROOT && !conversation.messages[message.parent]) {
-    throw new RangeError('the parent of a message must be there first');
-  }
-  conversation.messages[message.id] = message;
-  conversation.selected[message.parent] = message.id;
-  return message;
+	if (message.parent !== ROOT && !conversation.messages[message.parent]) {
+		throw new RangeError('the parent of a message must be there first');
+	}
+	conversation.messages[message.id] = message;
+	conversation.selected[message.parent] = message.id;
+	return message;
 }
 
 /** Which of its siblings a message is: `{ index, count, ids }`. */
 export function placeOf(conversation, id) {
-  const ids = childrenOf(conversation, conversation.messages[id].parent).map((message) => message.id);
-  return { index: ids.indexOf(id), count: ids.length, ids };
+	const ids = childrenOf(conversation, conversation.messages[id].parent).map((message) => message.id);
+	return { index: ids.indexOf(id), count: ids.length, ids };
 }
 
 /** Shows the sibling that is `step` away from a message; returns its id, or null at the end. */
 export function selectSibling(conversation, id, step) {
-  const { index, ids } = placeOf(conversation, id);
-  const sibling = ids[index + step];
-  if (sibling === undefined) return null;
-  conversation.selected[conversation.messages[id].parent] = sibling;
-  return sibling;
+	const { index, ids } = placeOf(conversation, id);
+	const sibling = ids[index + step];
+	if (sibling === undefined) return null;
+	conversation.selected[conversation.messages[id].parent] = sibling;
+	return sibling;
 }
 
 /** A title out of the first words that were said. */
 export function titleFrom(text) {
-  const line = text.trim().split('\n', 1)[0].replace(/\s+/g, ' ');
-  const letters = Array.from(line);
-  return letters.length > 60 ? `${letters.slice(0, 59).join('').trimEnd()}…` : line || 'New chat';
+	const line = text.trim().split('\n', 1)[0].replace(/\s+/g, ' ');
+	const letters = Array.from(line);
+	return letters.length > 60 ? `${letters.slice(0, 59).join('').trimEnd()}…` : line || 'New chat';
 }

@@ -3,100 +3,108 @@
 import { button, el } from './dom.js';
 
 function ask(title, content, buttons) {
-  return new Promise((resolve) => {
-    const dialog = el('dialog', { class: 'dialog', 'aria-labelledby': 'dialog-title' }, el('h2', { id: 'dialog-title' }, title), content);
-    const close = (answer) => {
-      dialog.close();
-      dialog.remove();
-      resolve(answer);
-    };
-    dialog.addEventListener('cancel', (event) => {
-      event.preventDefault();
-      close(null);
-    });
-    dialog.addEventListener('click', (event) => event.target === dialog && close(null));
-    dialog.append(el('div', { class: 'dialog-buttons' }, buttons(close)));
-    document.body.append(dialog);
-    dialog.showModal();
-  });
+	return new Promise((resolve) => {
+		const dialog = el('dialog.dialog', { 'aria-labelledby': 'dialog-title' }, el('h2', { id: 'dialog-title' }, title), content);
+		const close = (answer) => {
+			dialog.close();
+			dialog.remove();
+			resolve(answer);
+		};
+		dialog.addEventListener('cancel', (event) => {
+			event.preventDefault();
+			close(null);
+		});
+		dialog.addEventListener('click', (event) => event.target === dialog && close(null));
+		dialog.append(el('div.dialog-buttons', buttons(close)));
+		document.body.append(dialog);
+		dialog.showModal();
+	});
+}
+
+function onEnter(input, action) {
+	input.addEventListener('keydown', (event) => {
+		if (event.key !== 'Enter' || event.isComposing) return;
+		event.preventDefault(); // or the key goes on to what gets the focus
+		action();
+	});
 }
 
 /** Whether the person wants it. */
 export async function confirmed(title, text, label, { danger = false } = {}) {
-  const buttons = (close) => [
-    button('Cancel', () => close(null), { autofocus: true }),
-    button(label, () => close(true), { class: danger ? 'button danger' : 'button primary' }),
-  ];
-  return (await ask(title, el('p', {}, text), buttons)) === true;
+	const buttons = (close) => [
+		button('Cancel', () => close(null), { autofocus: true }),
+		button(label, () => close(true), { class: danger ? 'button danger' : 'button primary' }),
+	];
+	return (await ask(title, el('p', text), buttons)) === true;
 }
 
 /** A line of text, or null. */
 export function askText(title, label, value, accept) {
-  const input = el('input', { type: 'text', value, dir: 'auto', autofocus: true, maxlength: '200' });
-  return ask(title, el('label', { class: 'field' }, label, input), (close) => {
-    input.addEventListener('keydown', (event) => event.key === 'Enter' && close(input.value.trim()));
-    input.select();
-    return [button('Cancel', () => close(null)), button(accept, () => close(input.value.trim()), { class: 'button primary' })];
-  });
+	const input = el('input', { type: 'text', value, dir: 'auto', autofocus: true, maxlength: '200' });
+	return ask(title, el('label.field', label, input), (close) => {
+		onEnter(input, () => close(input.value.trim()));
+		input.select();
+		return [button('Cancel', () => close(null)), button(accept, () => close(input.value.trim()), { class: 'button primary' })];
+	});
 }
 
 /** The API key: `{ key, keep }`, or null. */
 export function askKey(key, keep) {
-  const input = el('input', { type: 'password', value: key, autocomplete: 'off', spellcheck: 'false', autofocus: true });
-  const box = el('input', { type: 'checkbox', checked: keep });
-  const content = el('div', {},
-    el('p', {}, 'The key is sent to this server and nowhere else.'),
-    el('label', { class: 'field' }, 'API key', input),
-    el('label', { class: 'check' }, box, 'Keep it in this browser'),
-  );
-  return ask('API key', content, (close) => {
-    const accept = () => close({ key: input.value.trim(), keep: box.checked });
-    input.addEventListener('keydown', (event) => event.key === 'Enter' && accept());
-    return [button('Cancel', () => close(null)), button('Use this key', accept, { class: 'button primary' })];
-  });
+	const input = el('input', { type: 'password', value: key, autocomplete: 'off', spellcheck: 'false', autofocus: true });
+	const box = el('input', { type: 'checkbox', checked: keep });
+	const content = el('div', {},
+		el('p', 'The key is sent to this server and nowhere else.'),
+		el('label.field', 'API key', input),
+		el('label.check', box, 'Keep it in this browser'),
+	);
+	return ask('API key', content, (close) => {
+		const accept = () => close({ key: input.value.trim(), keep: box.checked });
+		onEnter(input, accept);
+		return [button('Cancel', () => close(null)), button('Use this key', accept, { class: 'button primary' })];
+	});
 }
 
 /** The keys of the page, for those who ask. */
 export function showKeys(rows) {
-  const list = el('dl', { class: 'keys' }, rows.flatMap(([keys, text]) => [el('dt', {}, el('kbd', {}, keys)), el('dd', {}, text)]));
-  return ask('Keys', list, (close) => [button('Close', () => close(null), { autofocus: true })]);
+	const list = el('dl.keys', rows.flatMap(([keys, text]) => [el('dt', el('kbd', keys)), el('dd', text)]));
+	return ask('Keys', list, (close) => [button('Close', () => close(null), { autofocus: true })]);
 }
 
 /** Opens a menu at a control. Entries are `{ label, action, danger }`. */
 export function openMenu(control, entries) {
-  const menu = el('div', { class: 'menu', role: 'menu', popover: 'auto' });
-  const items = entries.map(({ label, action, danger }) =>
-    el('button', { type: 'button', role: 'menuitem', tabindex: '-1', class: danger ? 'danger' : null, onclick: () => {
-      menu.hidePopover();
-      action();
-    } }, label),
-  );
-  menu.append(...items);
-  menu.addEventListener('keydown', (event) => {
-    const at = items.indexOf(document.activeElement);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
-    if (event.key === 'Tab') menu.hidePopover();
-    if (to === undefined) return;
-    event.preventDefault();
-    items.at(to % items.length).focus();
-  });
-  menu.addEventListener('toggle', (event) => {
-    if (event.newState !== 'closed') return;
-    menu.remove();
-    control.setAttribute('aria-expanded', 'false');
-    if (document.activeElement === document.body || menu.contains(document.activeElement)) control.focus();
-  });
-  document.body.append(menu);
-  control.setAttribute('aria-expanded', 'true');
-  menu.showPopover();
-  place(menu, control);
-  items[0].focus();
+	const menu = el('div.menu', { role: 'menu', popover: 'auto' });
+	const items = entries.map(({ label, action, danger }) =>
+		el('button', { role: 'menuitem', tabindex: '-1', class: danger ? 'danger' : null, onclick: () => {
+			menu.hidePopover();
+			action();
+		} }, label),
+	);
+	menu.append(...items);
+	menu.addEventListener('keydown', (event) => {
+		const at = items.indexOf(document.activeElement);
+		const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
+		if (event.key === 'Tab') menu.hidePopover();
+		if (to === undefined) return;
+		event.preventDefault();
+		items.at(to % items.length).focus();
+	});
+	menu.addEventListener('toggle', (event) => {
+		if (event.newState !== 'closed') return;
+		menu.remove();
+		control.setAttribute('aria-expanded', 'false');
+		if (document.activeElement === document.body || menu.contains(document.activeElement)) control.focus();
+	});
+	document.body.append(menu);
+	control.setAttribute('aria-expanded', 'true');
+	menu.showPopover();
+	place(menu, control);
+	items[0].focus();
 }
 
 function place(menu, control) {
-  const at = control.getBoundingClientRect();
-  const size = menu.getBoundingClientRect();
-  const below = at.bottom + 4 + size.height < innerHeight;
-  menu.style.top = `${below ? at.bottom + 4 : Math.max(4, at.top - size.height - 4)}px`;
-  menu.style.left = `${Math.max(8, Math.min(at.right - size.width, innerWidth - size.width - 8))}px`;
+	const at = control.getBoundingClientRect();
+	const size = menu.getBoundingClientRect();
+	const below = at.bottom + 4 + size.height < innerHeight;
+	menu.style.top = `${below ? at.bottom + 4 : Math.max(4, at.top - size.height - 4)}px`;
+	menu.style.left = `${Math.max(8, Math.min(at.right - size.width, innerWidth - size.width - 8))}px`;
 }

@@ -8,13 +8,13 @@ export const rate = (perSecond) => (perSecond < 10 ? perSecond.toFixed(1) : coun
 export const tokensText = (number) => `${count(number)} ${number === 1 ? 'token' : 'tokens'}`;
 
 export function duration(ms) {
-  if (ms < 1000) return `${Math.round(ms)} ms`;
-  return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+	if (ms < 1000) return `${Math.round(ms)} ms`;
+	return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
 /** When something was, roughly. */
 export function when(time, now = Date.now()) {
-  const date = new Date(time);
-  const sameDay = new Date(now).toDateString() === date.toDateString();
-  return sameDay ? date.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }) : date.toLocaleDateString();
+	const date = new Date(time);
+	const sameDay = new Date(now).toDateString() === date.toDateString();
+	return sameDay ? date.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }) : date.toLocaleDateString();
 }

@@ -5,32 +5,23 @@
 
 const words = (text) => new Set(text.split(' '));
 
-const C_KEYWORDS =
-  'auto break case catch class const continue default delete do double else enum explicit export extern final ' +
-  'float for friend goto if import in inline int long mutable namespace new noexcept operator override package ' +
-  'private protected public register return short signed sizeof static struct super switch template this throw ' +
-  'throws try typedef typename union unsigned using virtual void volatile while bool char null nullptr true false ' +
-  'abstract extends implements instanceof interface synchronized var val fun when object data string boolean';
-const JS_KEYWORDS =
-  'async await break case catch class const continue debugger default delete do else export extends finally for ' +
-  'from function get if import in instanceof interface let new null of return set static super switch this throw ' +
-  'true false try type typeof undefined var void while yield enum implements private public readonly as';
-const PY_KEYWORDS =
-  'and as assert async await break case class continue def del elif else except False finally for from global if ' +
-  'import in is lambda match None nonlocal not or pass raise return True try while with yield self';
-const RUST_KEYWORDS =
-  'as async await break const continue crate dyn else enum extern false fn for if impl in let loop match mod move ' +
-  'mut pub ref return self Self static struct super trait true type unsafe use where while';
-const GO_KEYWORDS =
-  'break case chan const continue default defer else fallthrough false for func go goto if import interface map ' +
-  'nil package range return select struct switch true type var';
-const SQL_KEYWORDS =
-  'add all alter and any as asc between by case check column constraint create cross database default delete desc ' +
-  'distinct drop else end exists false foreign from full group having if in index inner insert into is join key ' +
-  'left like limit not null offset on or order outer primary references right select set table then true union ' +
-  'unique update values view when where with';
-const SH_KEYWORDS =
-  'case do done elif else esac exit export fi for function if in local return set then unset while cd echo source';
+/** Of all languages with braces together: a word that is one in another of them is rarely used for a name. */
+const BRACES =
+	'abstract as async await bool boolean break case catch chan char class const continue crate debugger default defer ' +
+	'delete do double dyn else enum export extends extern false final finally float fn for friend from func function get ' +
+	'go goto if impl implements import in inline instanceof int interface internal let long loop map match mod move mut ' +
+	'namespace new nil null nullptr of operator override package private protected pub public range readonly ref register ' +
+	'return select self Self set short signed sizeof static string struct super switch this throw throws trait true try ' +
+	'type typedef typename typeof undefined union unsafe unsigned use using val var virtual void volatile when where while yield';
+const PYTHON =
+	'and as assert async await break case class continue def del elif else except False finally for from global if ' +
+	'import in is lambda match None nonlocal not or pass raise return True try while with yield self';
+const SQL =
+	'add all alter and any as asc between by case check constraint create cross database default delete desc distinct ' +
+	'drop else end exists false foreign from full group having if in index inner insert into is join key left like ' +
+	'limit not null on or order outer primary references right select set table then true union unique update values ' +
+	'view when where with';
+const SHELL = 'case do done elif else esac exit export fi for function if in local return set then unset while cd echo source';
 
 const STRING = String.raw`"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?`;
 const NUMBER = String.raw`\b(?:0[xX][\da-fA-F_]+|0[bB][01_]+|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)\w*`;
@@ -40,51 +31,46 @@ const WORD = String.raw`[A-Za-z_$][\w$]*`;
 const BLOCK_COMMENT = ['/*', '*/', 'comment'];
 
 function language({ keywords = '', comment = '', strings = STRING, spans = [], fold = false, extra = '' }) {
-  const escape = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
-  const parts = [
-    ['span', spans.map(([open]) => escape(open)).join('|')],
-    ['comment', comment && `(?:${comment}).*`],
-    ['string', strings],
-    ['meta', extra],
-    ['number', NUMBER],
-    ['word', WORD],
-  ].filter(([, pattern]) => pattern);
-  const pattern = parts.map(([name, source]) => `(?<${name}>${source})`).join('|');
-  return { pattern: new RegExp(pattern, 'g'), spans, keywords: words(keywords), fold };
+	const escape = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+	const parts = [
+		['span', spans.map(([open]) => escape(open)).join('|')],
+		['comment', comment && `(?:${comment}).*`],
+		['string', strings],
+		['meta', extra],
+		['number', NUMBER],
+		['word', WORD],
+	].filter(([, pattern]) => pattern);
+	const pattern = parts.map(([name, source]) => `(?<${name}>${source})`).join('|');
+	return { pattern: new RegExp(pattern, 'g'), spans, keywords: words(keywords), fold };
 }
 
-const HTML = language({ spans: [['<!--', '-->', 'comment']], extra: String.raw`</?[A-Za-z][\w-]*|/?>` });
-const C_LIKE = { comment: '//', spans: [BLOCK_COMMENT] };
+const BACKTICKS = ['`', '`', 'string'];
 const LANGUAGES = {
-  c: language({ ...C_LIKE, keywords: C_KEYWORDS, extra: String.raw`^\s*#\w+|@\w+` }),
-  js: language({ ...C_LIKE, keywords: JS_KEYWORDS, spans: [BLOCK_COMMENT, ['`', '`', 'string']] }),
-  python: language({
-    keywords: PY_KEYWORDS,
-    comment: '#',
-    spans: [['"""', '"""', 'string'], ["'''", "'''", 'string']],
-    extra: String.raw`^\s*@[\w.]+`,
-  }),
-  rust: language({ ...C_LIKE, keywords: RUST_KEYWORDS, strings: String.raw`"(?:\\.|[^"\\])*"?`, extra: String.raw`#!?\[[^\]]*\]|\b\w+!` }),
-  go: language({ ...C_LIKE, keywords: GO_KEYWORDS, spans: [BLOCK_COMMENT, ['`', '`', 'string']] }),
-  sql: language({ keywords: SQL_KEYWORDS, comment: '--', spans: [BLOCK_COMMENT], fold: true }),
-  sh: language({ keywords: SH_KEYWORDS, comment: '(?<![^\\s])#', extra: String.raw`\$\w+|\$\{[^}]*\}|(?<=\s)--?[A-Za-z][\w-]*` }),
-  css: language({ spans: [BLOCK_COMMENT], extra: String.raw`[@#.][A-Za-z][\w-]*|[\w-]+(?=\s*:)` }),
-  json: language({ keywords: 'true false null', extra: '' }),
-  yaml: language({ keywords: 'true false null yes no', comment: '#', extra: String.raw`^\s*(?:- )*[\w.-]+(?=:)|^\[[^\]]*\]` }),
-  html: HTML,
+	c: language({ comment: '//', keywords: BRACES, spans: [BLOCK_COMMENT], extra: String.raw`^\s*#\w+|@\w+` }),
+	js: language({ comment: '//', keywords: BRACES, spans: [BLOCK_COMMENT, BACKTICKS] }),
+	rust: language({ comment: '//', keywords: BRACES, spans: [BLOCK_COMMENT], strings: String.raw`"(?:\\.|[^"\\])*"?`, extra: String.raw`#!?\[[^\]]*\]|\b\w+!` }),
+	python: language({
+		keywords: PYTHON,
+		comment: '#',
+		spans: [['"""', '"""', 'string'], ["'''", "'''", 'string']],
+		extra: String.raw`^\s*@[\w.]+`,
+	}),
+	sql: language({ keywords: SQL, comment: '--', spans: [BLOCK_COMMENT], fold: true }),
+	sh: language({ keywords: SHELL, comment: '(?<![^\\s])#', extra: String.raw`\$\w+|\$\{[^}]*\}|(?<=\s)--?[A-Za-z][\w-]*` }),
+	css: language({ spans: [BLOCK_COMMENT], extra: String.raw`[@#.][A-Za-z][\w-]*|[\w-]+(?=\s*:)` }),
+	yaml: language({ keywords: 'true false null yes no', comment: '#', extra: String.raw`^\s*(?:- )*[\w.-]+(?=:)|^\[[^\]]*\]` }),
+	html: language({ spans: [['<!--', '-->', 'comment']], extra: String.raw`</?[A-Za-z][\w-]*|/?>` }),
 };
 const ALIASES = {
-  js: 'javascript jsx ts tsx typescript mjs node',
-  python: 'py python3 pyi',
-  c: 'cpp c++ cc h hpp java kotlin kt cs csharp swift scala dart objc',
-  rust: 'rs',
-  go: 'golang',
-  sh: 'bash shell zsh console shell-session',
-  yaml: 'yml toml ini',
-  html: 'xml svg vue svelte htm',
-  css: 'scss less',
-  json: 'json5 jsonc',
-  sql: 'sqlite postgresql mysql',
+	js: 'javascript jsx ts tsx typescript mjs json go golang',
+	python: 'py python3',
+	c: 'cpp c++ cc h hpp java kotlin kt cs csharp swift scala dart',
+	rust: 'rs',
+	sh: 'bash shell zsh console',
+	yaml: 'yml toml ini',
+	html: 'xml svg vue',
+	css: 'scss',
+	sql: 'sqlite postgresql mysql',
 };
 const NAMES = new Map(Object.keys(LANGUAGES).map((name) => [name, name]));
 for (const [name, others] of Object.entries(ALIASES)) for (const other of others.split(' ')) NAMES.set(other, name);
@@ -97,62 +83,62 @@ const LONGEST_LINE = 2000;
  * `state` is '' at the beginning and outside of anything that goes on over lines.
  */
 export function highlightLine(name, state, line) {
-  const wanted = name.toLowerCase();
-  if (wanted === 'diff' || wanted === 'patch') return { tokens: [[diffKind(line), line]], state: '' };
-  const known = LANGUAGES[NAMES.get(wanted)];
-  if (!known || line.length > LONGEST_LINE) return { tokens: line ? [['', line]] : [], state };
-  return scan(known, state, line);
+	const wanted = name.toLowerCase();
+	if (wanted === 'diff' || wanted === 'patch') return { tokens: [[diffKind(line), line]], state: '' };
+	const known = LANGUAGES[NAMES.get(wanted)];
+	if (!known || line.length > LONGEST_LINE) return { tokens: line ? [['', line]] : [], state };
+	return scan(known, state, line);
 }
 
 function scan(known, state, line) {
-  const tokens = [];
-  const add = (kind, text) => {
-    if (!text) return;
-    if (tokens.length && tokens.at(-1)[0] === kind) tokens.at(-1)[1] += text;
-    else tokens.push([kind, text]);
-  };
-  let at = 0;
-  let inside = known.spans.find(([open]) => open === state);
-  const { pattern } = known;
-  for (;;) {
-    if (inside) {
-      const [open, close, kind] = inside;
-      const end = line.indexOf(close, at);
-      if (end < 0) {
-        add(kind, line.slice(at));
-        return { tokens, state: open };
-      }
-      add(kind, line.slice(at, end + close.length));
-      at = end + close.length;
-      inside = undefined;
-    }
-    pattern.lastIndex = at;
-    const found = pattern.exec(line);
-    if (!found) break;
-    add('', line.slice(at, found.index));
-    at = pattern.lastIndex;
-    const kind = kindOf(known, found.groups, line, at);
-    if (kind === 'span') {
-      const [open] = (inside = known.spans.find(([begin]) => begin === found[0]));
-      add(inside[2], open);
-    } else add(kind, found[0]);
-  }
-  add('', line.slice(at));
-  return { tokens, state: '' };
+	const tokens = [];
+	const add = (kind, text) => {
+		if (!text) return;
+		if (tokens.length && tokens.at(-1)[0] === kind) tokens.at(-1)[1] += text;
+		else tokens.push([kind, text]);
+	};
+	let at = 0;
+	let inside = known.spans.find(([open]) => open === state);
+	const { pattern } = known;
+	for (;;) {
+		if (inside) {
+			const [open, close, kind] = inside;
+			const end = line.indexOf(close, at);
+			if (end < 0) {
+				add(kind, line.slice(at));
+				return { tokens, state: open };
+			}
+			add(kind, line.slice(at, end + close.length));
+			at = end + close.length;
+			inside = undefined;
+		}
+		pattern.lastIndex = at;
+		const found = pattern.exec(line);
+		if (!found) break;
+		add('', line.slice(at, found.index));
+		at = pattern.lastIndex;
+		const kind = kindOf(known, found.groups, line, at);
+		if (kind === 'span') {
+			const [open] = (inside = known.spans.find(([begin]) => begin === found[0]));
+			add(inside[2], open);
+		} else add(kind, found[0]);
+	}
+	add('', line.slice(at));
+	return { tokens, state: '' };
 }
 
 function kindOf(known, groups, line, end) {
-  if (groups.span) return 'span';
-  if (groups.comment) return 'comment';
-  if (groups.string) return 'string';
-  if (groups.meta) return 'meta';
-  if (groups.number) return 'number';
-  const word = known.fold ? groups.word.toLowerCase() : groups.word;
-  if (known.keywords.has(word)) return 'keyword';
-  return line[end] === '(' ? 'call' : '';
+	if (groups.span) return 'span';
+	if (groups.comment) return 'comment';
+	if (groups.string) return 'string';
+	if (groups.meta) return 'meta';
+	if (groups.number) return 'number';
+	const word = known.fold ? groups.word.toLowerCase() : groups.word;
+	if (known.keywords.has(word)) return 'keyword';
+	return line[end] === '(' ? 'call' : '';
 }
 
 function diffKind(line) {
-  if (/^(@@|diff |index |\+\+\+|---)/.test(line)) return 'meta';
-  return line.startsWith('+') ? 'added' : line.startsWith('-') ? 'removed' : '';
+	if (/^(@@|diff |index |\+\+\+|---)/.test(line)) return 'meta';
+	return line.startsWith('+') ? 'added' : line.startsWith('-') ? 'removed' : '';
 }

@@ -6,7 +6,7 @@ import { ChatView } from './chatview.js';
 import { Composer } from './composer.js';
 import { addMessage, newConversation, pathOf, pathTo, selectSibling, titleFrom } from './conversation.js';
 import { askKey, askText, confirmed, showKeys } from './dialogs.js';
-import { announce, byId, download, el, iconButton, newId } from './dom.js';
+import { announce, byId, download, el, icon, iconButton, newId } from './dom.js';
 import { Drawer } from './drawer.js';
 import { EngineView } from './engineview.js';
 import { failure } from './failures.js';
@@ -22,321 +22,325 @@ import { openStore } from './store.js';
 import { fileName, fromJson, toJson, toMarkdown } from './transfer.js';
 
 const KEYS = [
-  ['Enter', 'Send the message'],
-  ['Shift + Enter', 'Begin a new line'],
-  ['Esc', 'Stop the answer, or close what is open'],
-  ['/', 'Go to the message box'],
-  ['Alt + N', 'New chat'],
-  ['Alt + K', 'Search conversations'],
-  ['Alt + S', 'Settings'],
-  ['?', 'This list'],
+	['Enter', 'Send the message'],
+	['Shift + Enter', 'Begin a new line'],
+	['Esc', 'Stop the answer, or close what is open'],
+	['/', 'Go to the message box'],
+	['Alt + N', 'New chat'],
+	['Alt + K', 'Search conversations'],
+	['Alt + S', 'Settings'],
+	['?', 'This list'],
 ];
 
 class App {
-  constructor(store, storage) {
-    this.store = store;
-    this.settings = new Settings(storage);
-    this.api = new Api(() => this.settings.key);
-    this.server = new Server(this.api);
-    this.answers = new Answers(this.api, this.settings, store);
-    this.conversation = newConversation(newId(), Date.now());
-    this.notice = new Notice(this);
-    this.chat = new ChatView(this);
-    this.composer = new Composer(this);
-    this.meters = new Meters();
-    this.sidebar = new Sidebar(this);
-    this.drawer = new Drawer(byId('sidebar'));
-    this.panel = new Panel();
-    this.prompt = new PromptView(this);
-    this.panel.add('settings', 'Settings', new SettingsView(this));
-    this.panel.add('prompt', 'Prompt', this.prompt);
-    this.panel.add('engine', 'Engine', new EngineView(this));
-    this.#addTop();
-    this.#listen();
-  }
+	constructor(store, storage) {
+		this.store = store;
+		this.settings = new Settings(storage);
+		this.api = new Api(() => this.settings.key);
+		this.server = new Server(this.api);
+		this.answers = new Answers(this.api, this.settings, store);
+		this.conversation = newConversation(newId(), Date.now());
+		this.notice = new Notice(this);
+		this.chat = new ChatView(this);
+		this.composer = new Composer(this);
+		this.meters = new Meters();
+		this.sidebar = new Sidebar(this);
+		this.drawer = new Drawer(byId('sidebar'));
+		this.panel = new Panel();
+		this.prompt = new PromptView(this);
+		this.panel.add('settings', 'Settings', new SettingsView(this));
+		this.panel.add('prompt', 'Prompt', this.prompt);
+		this.panel.add('engine', 'Engine', new EngineView(this));
+		this.#addTop();
+		this.#listen();
+	}
 
-  async start() {
-    this.server.check();
-    const id = location.hash.slice(1);
-    if (id && (await this.store.load(id))) await this.open(id);
-    else this.#shown();
-    await this.sidebar.refresh();
-    this.composer.focus();
-  }
+	async start() {
+		this.server.check();
+		const id = location.hash.slice(1);
+		if (id && (await this.store.load(id))) await this.open(id);
+		else this.#shown();
+		await this.sidebar.refresh();
+		this.composer.focus();
+	}
 
-  // Messages.
+	// Messages.
 
-  async send(text) {
-    const { conversation } = this;
-    const last = pathOf(conversation).at(-1);
-    if (this.answers.activeIn(pathOf(conversation))) return;
-    await this.#say(conversation, last?.id ?? '', text);
-  }
+	send(text) {
+		const { conversation } = this;
+		const last = pathOf(conversation).at(-1);
+		if (this.answers.activeIn(pathOf(conversation))) return;
+		this.#say(conversation, last?.id ?? '', text);
+	}
 
-  async edit(message, text) {
-    await this.#say(this.conversation, message.parent, text);
-    this.composer.focus();
-  }
+	edit(message, text) {
+		this.#say(this.conversation, message.parent, text);
+		this.composer.focus();
+	}
 
-  async #say(conversation, parent, content) {
-    const message = addMessage(conversation, { id: newId(), parent, role: 'user', content, created: Date.now() });
-    conversation.title ||= titleFrom(content);
-    await this.#keep(conversation, message);
-    await this.#answer(conversation, message.id);
-  }
+	#say(conversation, parent, content) {
+		const message = addMessage(conversation, { id: newId(), parent, role: 'user', content, created: Date.now() });
+		conversation.title ||= titleFrom(content);
+		return this.#answer(conversation, message.id, [message]);
+	}
 
-  async #answer(conversation, parent) {
-    const message = addMessage(conversation, { id: newId(), parent, role: 'assistant', content: '', created: Date.now() });
-    const ended = this.answers.start(conversation, pathTo(conversation, parent), message);
-    await this.#keep(conversation, message);
-    await ended;
-  }
+	/** Answers at once; what was `said` is kept meanwhile. */
+	async #answer(conversation, parent, said = []) {
+		const message = addMessage(conversation, { id: newId(), parent, role: 'assistant', content: '', created: Date.now() });
+		const ended = this.answers.start(conversation, pathTo(conversation, parent), message);
+		await this.#keep(conversation, [...said, message]);
+		await ended;
+	}
 
-  regenerate(message) {
-    return this.#answer(this.conversation, message.parent);
-  }
+	regenerate(message) {
+		return this.#answer(this.conversation, message.parent);
+	}
 
-  /** Tries once more: in the same place if nothing had come. */
-  retry(message) {
-    if (message.content) return this.regenerate(message);
-    delete message.reasoning;
-    return this.answers.start(this.conversation, pathTo(this.conversation, message.parent), message);
-  }
+	/** Tries once more: in the same place if nothing had come. */
+	retry(message) {
+		if (message.content) return this.regenerate(message);
+		delete message.reasoning;
+		return this.answers.start(this.conversation, pathTo(this.conversation, message.parent), message);
+	}
 
-  goOn(message) {
-    return this.answers.start(this.conversation, pathTo(this.conversation, message.parent), message, { continues: true });
-  }
+	goOn(message) {
+		return this.answers.start(this.conversation, pathTo(this.conversation, message.parent), message, { continues: true });
+	}
 
-  stop() {
-    const active = this.answers.activeIn(pathOf(this.conversation));
-    if (active) this.answers.stop(active.id);
-  }
+	stop() {
+		const active = this.answers.activeIn(pathOf(this.conversation));
+		if (active) this.answers.stop(active.id);
+	}
 
-  selectBranch(message, step) {
-    const id = selectSibling(this.conversation, message.id, step);
-    if (id === null) return;
-    this.store.saveHead(this.conversation).catch(() => this.notice.unsaved());
-    this.#shown();
-    const [previous, next] = this.chat.viewOf(id).foot.querySelectorAll('.branches button');
-    (step < 0 && !previous.disabled ? previous : next.disabled ? previous : next).focus();
-  }
+	selectBranch(message, step) {
+		const id = selectSibling(this.conversation, message.id, step);
+		if (id === null) return;
+		this.store.save(this.conversation, []).catch(() => this.notice.unsaved());
+		this.#shown();
+		const [previous, next] = this.chat.viewOf(id).foot.querySelectorAll('.branches button');
+		(step < 0 && !previous.disabled ? previous : next.disabled ? previous : next).focus();
+	}
 
-  showPrompt(message) {
-    this.panel.open('prompt');
-    this.prompt.show({ messages: this.settings.messagesFor(pathTo(this.conversation, message.parent)) });
-  }
+	showPrompt(message) {
+		this.panel.open('prompt');
+		this.prompt.show({ messages: this.settings.messagesFor(pathTo(this.conversation, message.parent)) });
+	}
 
-  /** The body whose prompt is of interest now: the conversation, and what is being written. */
-  promptOfNow() {
-    const path = pathOf(this.conversation);
-    if (path.at(-1)?.role === 'assistant' && !this.composer.draft.value.trim()) path.pop();
-    const draft = this.composer.draft.value.trim();
-    if (draft) path.push({ role: 'user', content: draft });
-    return path.length ? { messages: this.settings.messagesFor(path) } : null;
-  }
+	/** The body whose prompt is of interest now: the conversation, and what is being written. */
+	promptOfNow() {
+		const path = pathOf(this.conversation);
+		if (path.at(-1)?.role === 'assistant' && !this.composer.draft.value.trim()) path.pop();
+		const draft = this.composer.draft.value.trim();
+		if (draft) path.push({ role: 'user', content: draft });
+		return path.length ? { messages: this.settings.messagesFor(path) } : null;
+	}
 
-  async enterKey(message = null) {
-    const answer = await askKey(this.settings.key, this.settings.keepKey);
-    if (answer === null) return;
-    this.settings.setKey(answer.key, answer.keep);
-    await this.server.check();
-    if (message) await this.retry(message);
-  }
+	async enterKey(message = null) {
+		const answer = await askKey(this.settings.key, this.settings.keepKey);
+		if (answer === null) return;
+		this.settings.setKey(answer.key, answer.keep);
+		await this.server.check();
+		if (message) await this.retry(message);
+	}
 
-  // Conversations.
+	// Conversations.
 
-  newChat() {
-    this.conversation = newConversation(newId(), Date.now());
-    history.replaceState(null, '', location.pathname);
-    this.drawer.close();
-    this.#shown();
-    this.sidebar.refresh();
-    this.composer.focus();
-  }
+	newChat() {
+		this.conversation = newConversation(newId(), Date.now());
+		history.replaceState(null, '', location.pathname);
+		this.drawer.close();
+		this.#shown();
+		this.sidebar.refresh();
+		this.composer.focus();
+	}
 
-  async open(id) {
-    const conversation = this.#known.get(id) ?? (await this.store.load(id));
-    if (!conversation) return;
-    this.#known.clear();
-    this.#known.set(this.conversation.id, this.conversation); // answers may still be under way in it
-    this.#known.set(id, conversation);
-    for (const message of Object.values(conversation.messages)) {
-      const isLost = message.status === 'running' && !this.answers.runOf(message.id);
-      if (isLost) Object.assign(message, { status: 'failed', failure: failure('broken') });
-    }
-    this.conversation = conversation;
-    history.replaceState(null, '', `#${id}`);
-    this.drawer.close();
-    this.#shown();
-    this.sidebar.refresh();
-  }
+	async open(id) {
+		const conversation = this.#heldAs(id) ?? (await this.store.load(id));
+		if (!conversation) return;
+		this.#known.clear();
+		this.#known.set(this.conversation.id, this.conversation); // answers may still be under way in it
+		this.#known.set(id, conversation);
+		for (const message of Object.values(conversation.messages)) {
+			const isLost = message.status === 'running' && !this.answers.runOf(message.id);
+			if (isLost) Object.assign(message, { status: 'failed', failure: failure('broken') });
+		}
+		this.conversation = conversation;
+		history.replaceState(null, '', `#${id}`);
+		this.drawer.close();
+		this.#shown();
+		this.sidebar.refresh();
+	}
 
-  #known = new Map();
+	#known = new Map();
 
-  async rename(id) {
-    const conversation = id === this.conversation.id ? this.conversation : await this.store.load(id);
-    const title = await askText('Rename the conversation', 'Title', conversation.title, 'Rename');
-    if (!title) return;
-    conversation.title = title;
-    await this.store.saveHead(conversation);
-    this.#showTitle();
-    await this.sidebar.refresh();
-  }
+	/** A conversation that is in memory, or undefined. */
+	#heldAs(id) {
+		return id === this.conversation.id ? this.conversation : this.#known.get(id);
+	}
 
-  async remove(id) {
-    const { title } = await this.store.load(id);
-    if (!(await confirmed('Delete this conversation?', `“${title}” and all its messages will be gone.`, 'Delete', { danger: true }))) return;
-    this.#letGo(id);
-    await this.store.remove(id);
-    if (id === this.conversation.id) this.newChat();
-    else await this.sidebar.refresh();
-    announce('Deleted');
-  }
+	async rename(id) {
+		const conversation = this.#heldAs(id) ?? (await this.store.load(id));
+		const title = await askText('Rename the conversation', 'Title', conversation.title, 'Rename');
+		if (!title) return;
+		conversation.title = title;
+		await this.store.save(conversation, []);
+		this.#showTitle();
+		await this.sidebar.refresh();
+	}
 
-  async clearAll() {
-    const text = 'All conversations in this browser will be gone. Export them first if you want to keep them.';
-    if (!(await confirmed('Delete all conversations?', text, 'Delete all', { danger: true }))) return;
-    for (const id of [...this.#known.keys(), this.conversation.id]) this.#letGo(id);
-    this.answers.stopAll();
-    await this.store.clear();
-    this.newChat();
-    announce('All conversations are deleted');
-  }
+	async remove(id) {
+		const { title } = await this.store.load(id);
+		if (!(await confirmed('Delete this conversation?', `“${title}” and all its messages will be gone.`, 'Delete', { danger: true }))) return;
+		this.#letGo(id);
+		await this.store.remove(id);
+		if (id === this.conversation.id) this.newChat();
+		else await this.sidebar.refresh();
+		announce('Deleted');
+	}
 
-  /** Ends the answers of a conversation, and sees to it that they do not bring it back. */
-  #letGo(id) {
-    const conversation = id === this.conversation.id ? this.conversation : this.#known.get(id);
-    if (!conversation) return;
-    conversation.isRemoved = true;
-    for (const message of Object.keys(conversation.messages)) this.answers.stop(message);
-    this.#known.delete(id);
-  }
+	async clearAll() {
+		const text = 'All conversations in this browser will be gone. Export them first if you want to keep them.';
+		if (!(await confirmed('Delete all conversations?', text, 'Delete all', { danger: true }))) return;
+		for (const id of [...this.#known.keys(), this.conversation.id]) this.#letGo(id);
+		this.answers.stopAll();
+		await this.store.clear();
+		this.newChat();
+		announce('All conversations are deleted');
+	}
 
-  async exportOne(id, ending) {
-    const conversation = await this.store.load(id);
-    const name = fileName(conversation.title, ending);
-    if (ending === 'md') download(name, 'text/markdown', toMarkdown(conversation));
-    else download(name, 'application/json', toJson([conversation]));
-  }
+	/** Ends the answers of a conversation, and sees to it that they do not bring it back. */
+	#letGo(id) {
+		const conversation = this.#heldAs(id);
+		if (!conversation) return;
+		conversation.isRemoved = true;
+		for (const message of Object.keys(conversation.messages)) this.answers.stop(message);
+		this.#known.delete(id);
+	}
 
-  async exportAll() {
-    const heads = await this.store.list();
-    download('tinyllm-conversations.json', 'application/json', toJson(await Promise.all(heads.map(({ id }) => this.store.load(id)))));
-  }
+	async exportOne(id, ending) {
+		const conversation = await this.store.load(id);
+		const name = fileName(conversation.title, ending);
+		if (ending === 'md') download(name, 'text/markdown', toMarkdown(conversation));
+		else download(name, 'application/json', toJson([conversation]));
+	}
 
-  importFile() {
-    const input = el('input', { type: 'file', accept: '.json,application/json', onchange: async () => {
-      try {
-        const conversations = fromJson(await input.files[0].text(), newId);
-        for (const conversation of conversations) await this.store.save(conversation);
-        this.notice.say(`${conversations.length === 1 ? 'One conversation was' : `${conversations.length} conversations were`} imported.`);
-        await this.sidebar.refresh();
-      } catch (error) {
-        this.notice.say(error.message);
-      }
-    } });
-    input.click();
-  }
+	async exportAll() {
+		const heads = await this.store.list();
+		download('tinyllm-conversations.json', 'application/json', toJson(await Promise.all(heads.map(({ id }) => this.store.load(id)))));
+	}
 
-  showKeys() {
-    showKeys(KEYS);
-  }
+	importFile() {
+		const input = el('input', { type: 'file', accept: '.json,application/json', onchange: async () => {
+			try {
+				const conversations = fromJson(await input.files[0].text(), newId);
+				for (const conversation of conversations) await this.store.save(conversation);
+				this.notice.say(`${conversations.length === 1 ? 'One conversation was' : `${conversations.length} conversations were`} imported.`);
+				await this.sidebar.refresh();
+			} catch (error) {
+				this.notice.say(error.message);
+			}
+		} });
+		input.click();
+	}
 
-  // What is shown.
+	showKeys() {
+		showKeys(KEYS);
+	}
 
-  /** An answer has grown. */
-  progressed() {
-    this.#showMeters();
-  }
+	// What is shown.
 
-  #shown() {
-    this.chat.show();
-    this.#showTitle();
-    this.#showState();
-  }
+	/** An answer has grown. */
+	progressed() {
+		this.#showMeters();
+	}
 
-  #showTitle() {
-    const title = this.conversation.title || 'New chat';
-    byId('title').textContent = title;
-    document.title = this.conversation.title ? `${title} · tinyllm` : 'tinyllm';
-  }
+	#shown() {
+		this.chat.show();
+		this.#showTitle();
+		this.#showState();
+	}
 
-  #showState() {
-    this.composer.setRunning(this.answers.activeIn(pathOf(this.conversation)) !== null);
-    this.#showMeters();
-  }
+	#showTitle() {
+		const title = this.conversation.title || 'New chat';
+		byId('title').textContent = title;
+		document.title = this.conversation.title ? `${title} · tinyllm` : 'tinyllm';
+	}
 
-  #showMeters() {
-    const path = pathOf(this.conversation);
-    const active = this.answers.activeIn(path);
-    this.meters.show(path, active && this.answers.runOf(active.id), this.server.props?.max_model_len ?? null);
-  }
+	#showState() {
+		this.composer.setRunning(this.answers.activeIn(pathOf(this.conversation)) !== null);
+		this.#showMeters();
+	}
 
-  async #keep(conversation, message) {
-    conversation.updated = Date.now();
-    if (conversation === this.conversation) {
-      history.replaceState(null, '', `#${conversation.id}`);
-      this.#shown();
-      this.chat.follow.toEnd();
-    }
-    try {
-      await this.store.saveHead(conversation);
-      await this.store.saveMessage(conversation, message);
-    } catch {
-      this.notice.unsaved();
-    }
-    await this.sidebar.refresh();
-  }
+	#showMeters() {
+		const path = pathOf(this.conversation);
+		const active = this.answers.activeIn(path);
+		this.meters.show(path, active && this.answers.runOf(active.id), this.server.props?.max_model_len ?? null);
+	}
 
-  #addTop() {
-    const menu = iconButton('menu', 'Show conversations', () => this.drawer.toggle(), { class: 'icon-button only-narrow', 'aria-controls': 'sidebar' });
-    byId('top-left').append(menu);
-    for (const [name, symbol, label] of [['prompt', 'eye', 'Prompt'], ['engine', 'pulse', 'Engine'], ['settings', 'sliders', 'Settings']]) {
-      byId('top-right').append(iconButton(symbol, label, () => this.panel.toggle(name)));
-    }
-  }
+	async #keep(conversation, messages) {
+		conversation.updated = Date.now();
+		if (conversation === this.conversation) {
+			history.replaceState(null, '', `#${conversation.id}`);
+			this.#shown();
+			this.chat.follow.toEnd();
+		}
+		try {
+			await this.store.save(conversation, messages);
+		} catch {
+			this.notice.unsaved();
+		}
+		await this.sidebar.refresh();
+	}
 
-  #listen() {
-    this.answers.addEventListener('state', () => this.#showState());
-    this.answers.addEventListener('unsaved', () => this.notice.unsaved());
-    this.server.addEventListener('change', () => {
-      if (!pathOf(this.conversation).length) this.chat.show();
-      this.#showMeters();
-    });
-    document.addEventListener('keydown', (event) => this.#pressed(event));
-    if (!this.store.isKept) this.notice.say('This browser does not let the page keep conversations: they are gone when it is closed.');
-  }
+	#addTop() {
+		const menu = iconButton('menu', 'Show conversations', () => this.drawer.toggle(), { class: 'icon-button only-narrow', 'aria-controls': 'sidebar' });
+		byId('top-left').append(menu);
+		for (const [name, symbol, label] of [['prompt', 'eye', 'Prompt'], ['engine', 'pulse', 'Engine'], ['settings', 'sliders', 'Settings']]) {
+			byId('top-right').append(el('button.button.quiet', { 'aria-label': label, 'aria-controls': 'panel', onclick: () => this.panel.toggle(name) }, icon(symbol), el('span', label)));
+		}
+	}
 
-  #pressed(event) {
-    const isTyping = event.target.closest('input, textarea, select, dialog, [role="menu"]');
-    if (event.key === 'Escape' && !event.target.closest('dialog, [role="menu"]')) {
-      if (this.drawer.isOpen) this.drawer.close();
-      else this.stop();
-    } else if (event.altKey && !event.ctrlKey && !event.metaKey) {
-      const action = { KeyN: () => this.newChat(), KeyK: () => this.#search(), KeyS: () => this.panel.toggle('settings') }[event.code];
-      if (!action) return;
-      event.preventDefault();
-      action();
-    } else if (!isTyping && !event.ctrlKey && !event.metaKey && (event.key === '/' || event.key === '?')) {
-      event.preventDefault();
-      if (event.key === '/') this.composer.focus();
-      else this.showKeys();
-    }
-  }
+	#listen() {
+		this.answers.addEventListener('state', () => this.#showState());
+		this.answers.addEventListener('unsaved', () => this.notice.unsaved());
+		this.server.addEventListener('change', () => {
+			if (!pathOf(this.conversation).length) this.chat.show();
+			this.#showMeters();
+		});
+		document.addEventListener('keydown', (event) => this.#pressed(event));
+		if (!this.store.isKept) this.notice.say('This browser does not let the page keep conversations: they are gone when it is closed.');
+	}
 
-  #search() {
-    this.drawer.open();
-    byId('search').focus();
-  }
+	#pressed(event) {
+		const isTyping = event.target.closest('input, textarea, select, dialog, [role="menu"]');
+		if (event.key === 'Escape' && !event.target.closest('dialog, [role="menu"]')) {
+			if (this.drawer.isOpen) this.drawer.close();
+			else this.stop();
+		} else if (event.altKey && !event.ctrlKey && !event.metaKey) {
+			const action = { KeyN: () => this.newChat(), KeyK: () => this.#search(), KeyS: () => this.panel.toggle('settings') }[event.code];
+			if (!action) return;
+			event.preventDefault();
+			action();
+		} else if (!isTyping && !event.ctrlKey && !event.metaKey && (event.key === '/' || event.key === '?')) {
+			event.preventDefault();
+			if (event.key === '/') this.composer.focus();
+			else this.showKeys();
+		}
+	}
+
+	#search() {
+		this.drawer.open();
+		byId('search').focus();
+	}
 }
 
 /** Storage is refused altogether in some private windows. */
 function localStorageOrNone() {
-  try {
-    return window.localStorage;
-  } catch {
-    return { getItem: () => null, setItem: () => {}, removeItem: () => {} };
-  }
+	try {
+		return window.localStorage;
+	} catch {
+		return { getItem: () => null, setItem: () => {}, removeItem: () => {} };
+	}
 }
 
 new App(await openStore(), localStorageOrNone()).start();

@@ -9,197 +9,197 @@ import { tokenView } from './tokens.js';
 
 /** `app` gives `conversation`, `answers` and what the buttons do. */
 export class MessageView {
-  #showsTokens = false;
+	#showsTokens = false;
 
-  constructor(app, message) {
-    this.app = app;
-    this.message = message;
-    const who = message.role === 'user' ? 'You' : 'Assistant';
-    this.body = el('div', { class: 'body' });
-    this.notes = el('div', { class: 'notes' });
-    this.foot = el('footer', { class: 'message-foot' });
-    this.element = el('article', { class: `message ${message.role}`, 'aria-label': who }, el('h2', { class: 'sr-only' }, who));
-    if (message.role === 'assistant') {
-      this.markdown = new MarkdownView(this.body);
-      this.#addReasoning();
-    }
-    this.element.append(this.body, this.notes, this.foot);
-    this.refresh();
-  }
+	constructor(app, message) {
+		this.app = app;
+		this.message = message;
+		const who = message.role === 'user' ? 'You' : 'Assistant';
+		this.body = el('div.body');
+		this.notes = el('div.notes');
+		this.foot = el('footer.message-foot');
+		this.element = el('article', { class: `message ${message.role}`, 'aria-label': who }, el('h2.sr-only', who));
+		if (message.role === 'assistant') {
+			this.markdown = new MarkdownView(this.body);
+			this.#addReasoning();
+		}
+		this.element.append(this.body, this.notes, this.foot);
+		this.refresh();
+	}
 
-  get run() {
-    return this.app.answers.runOf(this.message.id);
-  }
+	get run() {
+		return this.app.answers.runOf(this.message.id);
+	}
 
-  /** Shows everything anew: its state has changed. */
-  refresh() {
-    const { message } = this;
-    const isRunning = this.run !== null;
-    this.element.classList.toggle('running', isRunning);
-    this.element.setAttribute('aria-busy', String(isRunning));
-    if (message.role === 'user') this.#showText();
-    else this.grow();
-    this.notes.replaceChildren(...this.#notes());
-    this.#showFoot();
-    this.grow();
-  }
+	/** Shows everything anew: its state has changed. */
+	refresh() {
+		const { message } = this;
+		const isRunning = this.run !== null;
+		this.element.classList.toggle('running', isRunning);
+		this.element.setAttribute('aria-busy', String(isRunning));
+		if (message.role === 'user') this.#showText();
+		else this.grow();
+		this.notes.replaceChildren(...this.#notes());
+		this.#showFoot();
+		this.grow();
+	}
 
-  /** Shows what an answer has gained. */
-  grow() {
-    if (this.message.role === 'user') return;
-    const { message } = this;
-    const isRunning = this.run !== null;
-    this.#showReasoning(isRunning);
-    if (this.#showsTokens && !isRunning) return;
-    this.markdown.update(message.content, isRunning);
-    if (this.meta) this.meta.textContent = this.#metaText();
-  }
+	/** Shows what an answer has gained. */
+	grow() {
+		if (this.message.role === 'user') return;
+		const { message } = this;
+		const isRunning = this.run !== null;
+		this.#showReasoning(isRunning);
+		if (this.#showsTokens && !isRunning) return;
+		this.markdown.update(message.content, isRunning);
+		if (this.meta) this.meta.textContent = this.#metaText();
+	}
 
-  /** The seconds of a wait go by. */
-  tick() {
-    const wait = this.app.answers.waitOf(this.message.id);
-    if (wait && this.countdown) this.countdown.textContent = countdownText(wait);
-    if (this.run && !this.message.content && this.meta) this.meta.textContent = this.#metaText();
-  }
+	/** The seconds of a wait go by. */
+	tick() {
+		const wait = this.app.answers.waitOf(this.message.id);
+		if (wait && this.countdown) this.countdown.textContent = countdownText(wait);
+		if (this.run && !this.message.content && this.meta) this.meta.textContent = this.#metaText();
+	}
 
-  edit() {
-    const area = el('textarea', { class: 'edit', dir: 'auto', 'aria-label': 'Edit the message' });
-    area.value = this.message.content;
-    const cancel = () => {
-      this.refresh();
-      this.element.querySelector('.message-foot button')?.focus();
-    };
-    const send = () => area.value.trim() && this.app.edit(this.message, area.value);
-    area.addEventListener('keydown', (event) => {
-      if (event.key === 'Escape') cancel();
-      else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        send();
-      } else return;
-      event.stopPropagation();
-    });
-    this.element.classList.add('editing');
-    this.body.replaceChildren(area);
-    this.foot.replaceChildren(button('Cancel', cancel), button('Send', send, { class: 'button primary' }));
-    area.style.blockSize = `${Math.min(area.scrollHeight + 4, 400)}px`;
-    area.focus();
-  }
+	edit() {
+		const area = el('textarea.edit', { dir: 'auto', 'aria-label': 'Edit the message' });
+		area.value = this.message.content;
+		const cancel = () => {
+			this.refresh();
+			this.element.querySelector('.message-foot button')?.focus();
+		};
+		const send = () => area.value.trim() && this.app.edit(this.message, area.value);
+		area.addEventListener('keydown', (event) => {
+			if (event.key === 'Escape') cancel();
+			else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+				event.preventDefault();
+				send();
+			} else return;
+			event.stopPropagation();
+		});
+		this.element.classList.add('editing');
+		this.body.replaceChildren(area);
+		this.foot.replaceChildren(button('Cancel', cancel), button('Send', send, { class: 'button primary' }));
+		area.style.blockSize = `${Math.min(area.scrollHeight + 4, 400)}px`;
+		area.focus();
+	}
 
-  #showText() {
-    this.element.classList.remove('editing');
-    this.body.replaceChildren(el('p', { class: 'plain', dir: 'auto' }, this.message.content));
-  }
+	#showText() {
+		this.element.classList.remove('editing');
+		this.body.replaceChildren(el('p.plain', { dir: 'auto' }, this.message.content));
+	}
 
-  #addReasoning() {
-    this.reasoningLabel = el('span');
-    const body = el('div', { class: 'reasoning-body' });
-    this.reasoning = el('details', { class: 'reasoning', hidden: true }, el('summary', {}, this.reasoningLabel), body);
-    this.reasoningText = new MarkdownView(body);
-    this.reasoning.addEventListener('toggle', () => this.grow());
-    this.element.append(this.reasoning);
-  }
+	#addReasoning() {
+		this.reasoningLabel = el('span');
+		const body = el('div.reasoning-body');
+		this.reasoning = el('details.reasoning', { hidden: true }, el('summary', this.reasoningLabel), body);
+		this.reasoningText = new MarkdownView(body);
+		this.reasoning.addEventListener('toggle', () => this.grow());
+		this.element.append(this.reasoning);
+	}
 
-  #showReasoning(isRunning) {
-    const { reasoning = '', content, thought } = this.message;
-    this.reasoning.hidden = !reasoning;
-    if (!reasoning) return;
-    const isThinking = isRunning && !content;
-    this.reasoning.classList.toggle('thinking', isThinking);
-    this.reasoningLabel.textContent = isThinking ? 'Thinking…' : thought ? `Thought for ${duration(thought)}` : 'Thoughts';
-    if (this.reasoning.open) this.reasoningText.update(reasoning, isThinking);
-  }
+	#showReasoning(isRunning) {
+		const { reasoning = '', content, thought } = this.message;
+		this.reasoning.hidden = !reasoning;
+		if (!reasoning) return;
+		const isThinking = isRunning && !content;
+		this.reasoning.classList.toggle('thinking', isThinking);
+		this.reasoningLabel.textContent = isThinking ? 'Thinking…' : thought ? `Thought for ${duration(thought)}` : 'Thoughts';
+		if (this.reasoning.open) this.reasoningText.update(reasoning, isThinking);
+	}
 
-  // Below the text: what went wrong, and what can be done.
+	// Below the text: what went wrong, and what can be done.
 
-  #notes() {
-    const { message } = this;
-    this.countdown = null;
-    const wait = this.app.answers.waitOf(message.id);
-    if (this.run) return [];
-    if (message.failure) return [this.#failureNote(message.failure, wait)];
-    if (message.status === 'stopped') return [this.#note('Stopped.', this.#canContinue() && this.#continueButton())];
-    if (message.finish === 'length') return [this.#note('The answer reached its limit of tokens.', this.#continueButton())];
-    return [];
-  }
+	#notes() {
+		const { message } = this;
+		this.countdown = null;
+		const wait = this.app.answers.waitOf(message.id);
+		if (this.run) return [];
+		if (message.failure) return [this.#failureNote(message.failure, wait)];
+		if (message.status === 'stopped') return [this.#note('Stopped.', this.#canContinue() && this.#continueButton())];
+		if (message.finish === 'length') return [this.#note('The answer reached its limit of tokens.', this.#continueButton())];
+		return [];
+	}
 
-  #note(text, action) {
-    return el('div', { class: 'note-row' }, el('span', {}, text), action || null);
-  }
+	#note(text, action) {
+		return el('div.note-row', el('span', text), action || null);
+	}
 
-  #failureNote(failure, wait) {
-    const { title, text, canRetry } = describe(failure);
-    const actions = [];
-    if (wait) {
-      this.countdown = el('span', { class: 'countdown' }, countdownText(wait));
-      actions.push(this.countdown, button('Try now', () => this.app.retry(this.message)), button('Do not try again', () => this.app.answers.forget(this.message.id)));
-    } else {
-      if (failure.kind === 'key') actions.push(button('Enter a key', () => this.app.enterKey(this.message), { class: 'button primary' }));
-      if (this.#canContinue()) actions.push(this.#continueButton());
-      if (canRetry) actions.push(button('Try again', () => this.app.retry(this.message)));
-      if (failure.kind === 'context') actions.push(button('New chat', () => this.app.newChat()));
-    }
-    return el('div', { class: 'failure', role: 'alert' },
-      icon('alert'),
-      el('div', {}, el('p', { class: 'failure-title' }, title), text ? el('p', {}, text) : null,
-        actions.length ? el('div', { class: 'failure-actions' }, actions) : null),
-    );
-  }
+	#failureNote(failure, wait) {
+		const { title, text, canRetry } = describe(failure);
+		const actions = [];
+		if (wait) {
+			this.countdown = el('span.countdown', countdownText(wait));
+			actions.push(this.countdown, button('Try now', () => this.app.retry(this.message)), button('Do not try again', () => this.app.answers.forget(this.message.id)));
+		} else {
+			if (failure.kind === 'key') actions.push(button('Enter a key', () => this.app.enterKey(this.message), { class: 'button primary' }));
+			if (this.#canContinue()) actions.push(this.#continueButton());
+			if (canRetry) actions.push(button('Try again', () => this.app.retry(this.message)));
+			if (failure.kind === 'context') actions.push(button('New chat', () => this.app.newChat()));
+		}
+		return el('div.failure', { role: 'alert' },
+			icon('alert'),
+			el('div', el('p.failure-title', title), text ? el('p', text) : null,
+				actions.length ? el('div.failure-actions', actions) : null),
+		);
+	}
 
-  #canContinue() {
-    return this.message.content !== '' && !['context', 'invalid', 'too-large'].includes(this.message.failure?.kind);
-  }
+	#canContinue() {
+		return this.message.content !== '' && !['context', 'invalid', 'too-large'].includes(this.message.failure?.kind);
+	}
 
-  #continueButton() {
-    return button('Continue', () => this.app.goOn(this.message));
-  }
+	#continueButton() {
+		return button('Continue', () => this.app.goOn(this.message));
+	}
 
-  #showFoot() {
-    const { message } = this;
-    this.meta = message.role === 'assistant' ? el('span', { class: 'meta' }, this.#metaText()) : null;
-    const controls = this.run ? [] : [...this.#branches(), ...this.#actions()];
-    this.foot.replaceChildren(...controls, ...(this.meta ? [this.meta] : []));
-  }
+	#showFoot() {
+		const { message } = this;
+		this.meta = message.role === 'assistant' ? el('span.meta', this.#metaText()) : null;
+		const controls = this.run ? [] : [...this.#branches(), ...this.#actions()];
+		this.foot.replaceChildren(...controls, ...(this.meta ? [this.meta] : []));
+	}
 
-  #branches() {
-    const { index, count, ids } = placeOf(this.app.conversation, this.message.id);
-    if (count < 2) return [];
-    const step = (by, name, label) => iconButton(name, label, () => this.app.selectBranch(this.message, by), { disabled: !ids[index + by] });
-    return [el('span', { class: 'branches', role: 'group', 'aria-label': `Version ${index + 1} of ${count}` },
-      step(-1, 'left', 'Previous version'), el('span', {}, `${index + 1}/${count}`), step(1, 'right', 'Next version'))];
-  }
+	#branches() {
+		const { index, count, ids } = placeOf(this.app.conversation, this.message.id);
+		if (count < 2) return [];
+		const step = (by, name, label) => iconButton(name, label, () => this.app.selectBranch(this.message, by), { disabled: !ids[index + by] });
+		return [el('span.branches', { role: 'group', 'aria-label': `Version ${index + 1} of ${count}` },
+			step(-1, 'left', 'Previous version'), el('span', `${index + 1}/${count}`), step(1, 'right', 'Next version'))];
+	}
 
-  #actions() {
-    const { message, app } = this;
-    const copy = iconButton('copy', 'Copy message', () => copyFrom(copy, message.content));
-    if (message.role === 'user') return [copy, iconButton('edit', 'Edit and send again', () => this.edit())];
-    const actions = [copy, iconButton('redo', 'Answer again', () => app.regenerate(message)), iconButton('eye', 'What the model saw', () => app.showPrompt(message))];
-    if (message.tokens?.length) actions.push(iconButton('tokens', 'Tokens and probabilities', () => this.#toggleTokens(), { 'aria-pressed': String(this.#showsTokens) }));
-    return actions;
-  }
+	#actions() {
+		const { message, app } = this;
+		const copy = iconButton('copy', 'Copy message', () => copyFrom(copy, message.content));
+		if (message.role === 'user') return [copy, iconButton('edit', 'Edit and send again', () => this.edit())];
+		const actions = [copy, iconButton('redo', 'Answer again', () => app.regenerate(message)), iconButton('eye', 'What the model saw', () => app.showPrompt(message))];
+		if (message.tokens?.length) actions.push(iconButton('tokens', 'Tokens and probabilities', () => this.#toggleTokens(), { 'aria-pressed': String(this.#showsTokens) }));
+		return actions;
+	}
 
-  #toggleTokens() {
-    this.#showsTokens = !this.#showsTokens;
-    this.body.replaceChildren();
-    this.markdown = new MarkdownView(this.body);
-    if (this.#showsTokens) this.body.append(tokenView(this.message.tokens));
-    this.refresh();
-    this.foot.querySelector('[aria-pressed]')?.focus();
-  }
+	#toggleTokens() {
+		this.#showsTokens = !this.#showsTokens;
+		this.body.replaceChildren();
+		this.markdown = new MarkdownView(this.body);
+		if (this.#showsTokens) this.body.append(tokenView(this.message.tokens));
+		this.refresh();
+		this.foot.querySelector('[aria-pressed]')?.focus();
+	}
 
-  #metaText() {
-    const { message, run } = this;
-    if (run) {
-      if (run.firstAt === null) return `Waiting for the first token · ${duration(performance.now() - run.started)}`;
-      const now = run.currentRate === null ? '' : ` · ${rate(run.currentRate)} tokens/s`;
-      return `${tokensText(run.tokens)}${now}`;
-    }
-    const { timing, usage } = message;
-    const parts = [];
-    if (usage) parts.push(tokensText(usage.completion));
-    if (timing?.rate) parts.push(`${rate(timing.rate)} tokens/s`);
-    if (timing?.first != null) parts.push(`first after ${duration(timing.first)}`);
-    return parts.join(' · ');
-  }
+	#metaText() {
+		const { message, run } = this;
+		if (run) {
+			if (run.firstAt === null) return `Waiting for the first token · ${duration(performance.now() - run.started)}`;
+			const now = run.currentRate === null ? '' : ` · ${rate(run.currentRate)} tokens/s`;
+			return `${tokensText(run.tokens)}${now}`;
+		}
+		const { timing, usage } = message;
+		const parts = [];
+		if (usage) parts.push(tokensText(usage.completion));
+		if (timing?.rate) parts.push(`${rate(timing.rate)} tokens/s`);
+		if (timing?.first != null) parts.push(`first after ${duration(timing.first)}`);
+		return parts.join(' · ');
+	}
 }
 
 const countdownText = (wait) => `Trying again in ${Math.max(0, Math.ceil((wait.at - Date.now()) / 1000))} s (${wait.tries} of 5)`;

@@ -4,44 +4,44 @@ import { button, byId, el, iconButton } from './dom.js';
 import { describe } from './failures.js';
 
 export class Notice {
-  constructor(app) {
-    this.app = app;
-    this.element = byId('notice');
-    this.wasAway = false;
-    app.server.addEventListener('change', () => this.#show());
-  }
+	constructor(app) {
+		this.app = app;
+		this.element = byId('notice');
+		this.wasAway = false;
+		app.server.addEventListener('change', () => this.#show());
+	}
 
-  /** Tells something that can be sent away. */
-  say(text) {
-    const row = el('div', { class: 'notice' }, el('span', {}, text), iconButton('close', 'Dismiss', () => row.remove()));
-    this.element.append(row);
-  }
+	/** Tells something that can be sent away. */
+	say(text) {
+		const row = el('div.notice', el('span', text), iconButton('close', 'Dismiss', () => row.remove()));
+		this.element.append(row);
+	}
 
-  unsaved() {
-    if (!this.hasWarned) this.say('The browser could not keep this conversation: its storage may be full. Export what you need.');
-    this.hasWarned = true;
-  }
+	unsaved() {
+		if (!this.hasWarned) this.say('The browser could not keep this conversation: its storage may be full. Export what you need.');
+		this.hasWarned = true;
+	}
 
-  #show() {
-    const { state } = this.app.server;
-    this.row?.remove();
-    this.row = null;
-    if (state === 'connecting') return;
-    if (state === 'ready') {
-      if (this.wasAway) this.#brief('The server is back.');
-      this.wasAway = false;
-      return;
-    }
-    this.wasAway = state !== 'key';
-    const { title, text } = describe({ kind: state });
-    const action = state === 'key' ? button('Enter a key', () => this.app.enterKey()) : button('Check again', () => this.app.server.check());
-    this.row = el('div', { class: 'notice warning' }, el('span', {}, el('strong', {}, `${title}. `), text), action);
-    this.element.append(this.row);
-  }
+	#show() {
+		const { state } = this.app.server;
+		this.row?.remove();
+		this.row = null;
+		if (state === 'connecting') return;
+		if (state === 'ready') {
+			if (this.wasAway) this.#brief('The server is back.');
+			this.wasAway = false;
+			return;
+		}
+		this.wasAway = state !== 'key';
+		const { title, text } = describe({ kind: state });
+		const action = state === 'key' ? button('Enter a key', () => this.app.enterKey()) : button('Check again', () => this.app.server.check());
+		this.row = el('div.notice.warning', el('span', el('strong', `${title}. `), text), action);
+		this.element.append(this.row);
+	}
 
-  #brief(text) {
-    const row = el('div', { class: 'notice good' }, text);
-    this.element.append(row);
-    setTimeout(() => row.remove(), 3000);
-  }
+	#brief(text) {
+		const row = el('div.notice.good', text);
+		this.element.append(row);
+		setTimeout(() => row.remove(), 3000);
+	}
 }

@@ -8,72 +8,72 @@ import { count } from './format.js';
 const SPECIAL = /<\|[^|<>\s]{1,40}\|>|<\/?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[\/?INST\]/g;
 
 export class PromptView {
-  #rendered = null;
-  #asked = 0;
+	#rendered = null;
+	#asked = 0;
 
-  constructor(app) {
-    this.app = app;
-    this.summary = el('p', { class: 'help' });
-    this.boundaries = el('input', { type: 'checkbox', onchange: () => this.#show() });
-    this.boundariesRow = el('label', { class: 'check', hidden: true }, this.boundaries, 'Show where tokens begin');
-    this.copy = iconButton('copy', 'Copy the prompt', () => copyFrom(this.copy, this.#rendered.prompt), { hidden: true });
-    this.text = el('pre', { class: 'prompt', tabindex: '0', dir: 'auto', 'aria-label': 'Prompt', role: 'group' });
-    this.element = el('div', {}, el('div', { class: 'prompt-head' }, this.summary, this.copy), this.boundariesRow, this.text);
-  }
+	constructor(app) {
+		this.app = app;
+		this.summary = el('p.help');
+		this.boundaries = el('input', { type: 'checkbox', onchange: () => this.#show() });
+		this.boundariesRow = el('label.check', { hidden: true }, this.boundaries, 'Show where tokens begin');
+		this.copy = iconButton('copy', 'Copy the prompt', () => copyFrom(this.copy, this.#rendered.prompt), { hidden: true });
+		this.text = el('pre.prompt', { tabindex: '0', dir: 'auto', 'aria-label': 'Prompt', role: 'group' });
+		this.element = el('div', el('div.prompt-head', this.summary, this.copy), this.boundariesRow, this.text);
+	}
 
-  shown() {
-    if (!this.#asked) this.show(this.app.promptOfNow());
-  }
+	shown() {
+		if (!this.#asked) this.show(this.app.promptOfNow());
+	}
 
-  hidden() {
-    this.#asked = 0;
-  }
+	hidden() {
+		this.#asked = 0;
+	}
 
-  /** Asks for the prompt of a request's body. */
-  async show(body) {
-    const asked = (this.#asked = performance.now());
-    this.summary.textContent = 'Asking the server…';
-    this.text.replaceChildren();
-    this.copy.hidden = this.boundariesRow.hidden = true;
-    if (!body) {
-      this.summary.textContent = 'Write a message first. Then this shows the exact text that the model reads, with the special tokens of its chat template.';
-      return;
-    }
-    try {
-      const rendered = await this.app.api.render(body);
-      if (asked !== this.#asked) return;
-      this.#rendered = rendered;
-      this.#show();
-    } catch (error) {
-      if (asked !== this.#asked) return;
-      const { title, text } = error.failure ? describe(error.failure) : { title: 'This failed', text: '' };
-      this.summary.textContent = `${title}. ${text}`;
-    }
-  }
+	/** Asks for the prompt of a request's body. */
+	async show(body) {
+		const asked = (this.#asked = performance.now());
+		this.summary.textContent = 'Asking the server…';
+		this.text.replaceChildren();
+		this.copy.hidden = this.boundariesRow.hidden = true;
+		if (!body) {
+			this.summary.textContent = 'Write a message first. Then this shows the exact text that the model reads, with the special tokens of its chat template.';
+			return;
+		}
+		try {
+			const rendered = await this.app.api.render(body);
+			if (asked !== this.#asked) return;
+			this.#rendered = rendered;
+			this.#show();
+		} catch (error) {
+			if (asked !== this.#asked) return;
+			const { title, text } = error.failure ? describe(error.failure) : { title: 'This failed', text: '' };
+			this.summary.textContent = `${title}. ${text}`;
+		}
+	}
 
-  #show() {
-    const { prompt, count: total, max_model_len: limit, tokens } = this.#rendered;
-    this.summary.textContent = `${count(total)} tokens of at most ${count(limit)}. This is all that the model reads.`;
-    this.copy.hidden = false;
-    this.boundariesRow.hidden = !tokens;
-    const parts = tokens ?? splitSpecial(prompt);
-    const children = parts.map(({ text, special }, index) => {
-      if (special) return el('mark', { class: 'special' }, text);
-      return this.boundaries.checked ? el('span', { class: `piece-${index % 2}` }, text) : text;
-    });
-    this.text.replaceChildren(...children);
-  }
+	#show() {
+		const { prompt, count: total, max_model_len: limit, tokens } = this.#rendered;
+		this.summary.textContent = `${count(total)} tokens of at most ${count(limit)}. This is all that the model reads.`;
+		this.copy.hidden = false;
+		this.boundariesRow.hidden = !tokens;
+		const parts = tokens ?? splitSpecial(prompt);
+		const children = parts.map(({ text, special }, index) => {
+			if (special) return el('mark.special', text);
+			return this.boundaries.checked ? el('span', { class: `piece-${index % 2}` }, text) : text;
+		});
+		this.text.replaceChildren(...children);
+	}
 }
 
 /** A prompt in parts: `{ text, special }`. */
 export function splitSpecial(prompt) {
-  const parts = [];
-  let at = 0;
-  for (const { 0: text, index } of prompt.matchAll(SPECIAL)) {
-    if (index > at) parts.push({ text: prompt.slice(at, index), special: false });
-    parts.push({ text, special: true });
-    at = index + text.length;
-  }
-  if (at < prompt.length) parts.push({ text: prompt.slice(at), special: false });
-  return parts;
+	const parts = [];
+	let at = 0;
+	for (const { 0: text, index } of prompt.matchAll(SPECIAL)) {
+		if (index > at) parts.push({ text: prompt.slice(at, index), special: false });
+		parts.push({ text, special: true });
+		at = index + text.length;
+	}
+	if (at < prompt.length) parts.push({ text: prompt.slice(at), special: false });
+	return parts;
 }

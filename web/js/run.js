@@ -4,126 +4,127 @@ import { newId } from './dom.js';
 import { RequestFailed, failure } from './failures.js';
 
 const RATE_WINDOW = 2000;
+const SHORTEST = 50; // milliseconds; what comes all at once has no speed
 
 /**
  * Fires `change` whenever the message has changed, and `end` once. `message.status` is 'running', then 'done',
  * 'stopped' or 'failed'. A message that has content already is gone on with.
  */
 export class Run extends EventTarget {
-  #abort = new AbortController();
-  #samples = [];
-  #base;
+	#abort = new AbortController();
+	#samples = [];
+	#base;
 
-  constructor(api, body, message) {
-    super();
-    this.api = api;
-    this.body = body;
-    this.message = message;
-    this.requestId = newId();
-    this.tokens = 0;
-    this.started = this.firstAt = this.lastAt = null;
-    this.#base = message.usage?.completion ?? 0;
-  }
+	constructor(api, body, message) {
+		super();
+		this.api = api;
+		this.body = body;
+		this.message = message;
+		this.requestId = newId();
+		this.tokens = 0;
+		this.started = this.firstAt = this.lastAt = null;
+		this.#base = message.usage?.completion ?? 0;
+	}
 
-  /** Tokens a second over the last moments, or null before there is anything to say. */
-  get currentRate() {
-    const from = this.#samples[0];
-    const to = this.#samples.at(-1);
-    if (!from || to.at - from.at < 200) return null;
-    return (1000 * (to.tokens - from.tokens)) / (to.at - from.at);
-  }
+	/** Tokens a second over the last moments, or null before there is anything to say. */
+	get currentRate() {
+		const from = this.#samples[0];
+		const to = this.#samples.at(-1);
+		if (!from || to.at - from.at < 200) return null;
+		return (1000 * (to.tokens - from.tokens)) / (to.at - from.at);
+	}
 
-  stop() {
-    if (this.message.status !== 'running') return;
-    this.#abort.abort();
-    this.api.cancel(this.requestId); // the connection may end at a proxy that keeps the other half
-  }
+	stop() {
+		if (this.message.status !== 'running') return;
+		this.#abort.abort();
+		this.api.cancel(this.requestId); // the connection may end at a proxy that keeps the other half
+	}
 
-  async start() {
-    const { message } = this;
-    Object.assign(message, { status: 'running', failure: null, finish: null });
-    this.started = performance.now();
-    this.#changed();
-    try {
-      for await (const chunk of this.api.chat(this.body, { signal: this.#abort.signal, requestId: this.requestId })) {
-        this.#take(chunk);
-        this.#changed();
-      }
-      message.status = 'done';
-    } catch (error) {
-      this.#failed(error);
-    }
-    this.#keepTime();
-    this.#changed();
-    this.dispatchEvent(new Event('end'));
-  }
+	async start() {
+		const { message } = this;
+		Object.assign(message, { status: 'running', failure: null, finish: null });
+		this.started = performance.now();
+		this.#changed();
+		try {
+			for await (const chunk of this.api.chat(this.body, { signal: this.#abort.signal, requestId: this.requestId })) {
+				this.#take(chunk);
+				this.#changed();
+			}
+			message.status = 'done';
+		} catch (error) {
+			this.#failed(error);
+		}
+		this.#keepTime();
+		this.#changed();
+		this.dispatchEvent(new Event('end'));
+	}
 
-  #changed() {
-    this.dispatchEvent(new Event('change'));
-  }
+	#changed() {
+		this.dispatchEvent(new Event('change'));
+	}
 
-  #failed(error) {
-    const { message } = this;
-    if (this.#abort.signal.aborted) message.status = 'stopped';
-    else if (message.finish && error instanceof RequestFailed) message.status = 'done'; // only the farewell is missing
-    else {
-      message.status = 'failed';
-      message.failure = error instanceof RequestFailed ? error.failure : failure('failed', String(error?.message ?? error));
-    }
-  }
+	#failed(error) {
+		const { message } = this;
+		if (this.#abort.signal.aborted) message.status = 'stopped';
+		else if (message.finish && error instanceof RequestFailed) message.status = 'done'; // only the farewell is missing
+		else {
+			message.status = 'failed';
+			message.failure = error instanceof RequestFailed ? error.failure : failure('failed', String(error?.message ?? error));
+		}
+	}
 
-  #take(chunk) {
-    const { message } = this;
-    if (chunk.model) message.model = chunk.model;
-    const choice = chunk.choices?.[0];
-    if (choice) this.#takeChoice(choice);
-    if (chunk.usage) this.#takeUsage(chunk.usage);
-    const now = performance.now();
-    this.#samples.push({ at: now, tokens: this.tokens });
-    while (this.#samples[0].at < now - RATE_WINDOW) this.#samples.shift();
-  }
+	#take(chunk) {
+		const { message } = this;
+		if (chunk.model) message.model = chunk.model;
+		const choice = chunk.choices?.[0];
+		if (choice) this.#takeChoice(choice);
+		if (chunk.usage) this.#takeUsage(chunk.usage);
+		const now = performance.now();
+		this.#samples.push({ at: now, tokens: this.tokens });
+		while (this.#samples[0].at < now - RATE_WINDOW) this.#samples.shift();
+	}
 
-  #takeChoice(choice) {
-    const { message } = this;
-    const { content, reasoning_content: reasoning } = choice.delta ?? {};
-    if (content || reasoning) {
-      this.lastAt = performance.now();
-      this.firstAt ??= this.lastAt;
-      this.tokens += 1; // until the server's own count comes
-    }
-    if (reasoning) message.reasoning = (message.reasoning ?? '') + reasoning;
-    if (content) {
-      if (message.reasoning && !message.content) message.thought = performance.now() - this.firstAt;
-      message.content += content;
-    }
-    for (const entry of choice.logprobs?.content ?? []) (message.tokens ??= []).push(compact(entry));
-    if (choice.finish_reason) message.finish = choice.finish_reason;
-  }
+	#takeChoice(choice) {
+		const { message } = this;
+		const { content, reasoning_content: reasoning } = choice.delta ?? {};
+		if (content || reasoning) {
+			this.lastAt = performance.now();
+			this.firstAt ??= this.lastAt;
+			this.tokens += 1; // until the server's own count comes
+		}
+		if (reasoning) message.reasoning = (message.reasoning ?? '') + reasoning;
+		if (content) {
+			if (message.reasoning && !message.content) message.thought = performance.now() - this.firstAt;
+			message.content += content;
+		}
+		for (const entry of choice.logprobs?.content ?? []) (message.tokens ??= []).push(compact(entry));
+		if (choice.finish_reason) message.finish = choice.finish_reason;
+	}
 
-  #takeUsage(usage) {
-    this.tokens = usage.completion_tokens;
-    this.message.usage = {
-      prompt: usage.prompt_tokens - this.#base,
-      completion: this.#base + usage.completion_tokens,
-      total: usage.total_tokens,
-      cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
-    };
-  }
+	#takeUsage(usage) {
+		this.tokens = usage.completion_tokens;
+		this.message.usage = {
+			prompt: usage.prompt_tokens - this.#base,
+			completion: this.#base + usage.completion_tokens,
+			total: usage.total_tokens,
+			cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
+		};
+	}
 
-  #keepTime() {
-    if (this.firstAt === null) return;
-    const streaming = this.lastAt - this.firstAt;
-    this.message.timing = {
-      first: this.body.stream ? this.firstAt - this.started : null,
-      total: this.lastAt - this.started,
-      rate: this.body.stream
-        ? this.tokens > 1 && streaming > 0 ? (1000 * (this.tokens - 1)) / streaming : null
-        : (1000 * this.tokens) / (this.lastAt - this.started),
-    };
-  }
+	#keepTime() {
+		if (this.firstAt === null) return;
+		const streaming = this.lastAt - this.firstAt;
+		this.message.timing = {
+			first: this.body.stream ? this.firstAt - this.started : null,
+			total: this.lastAt - this.started,
+			rate: this.body.stream
+				? streaming > SHORTEST ? (1000 * (this.tokens - 1)) / streaming : null
+				: (1000 * this.tokens) / (this.lastAt - this.started),
+		};
+	}
 }
 
 /** A token as it is kept: `[text, logprob, [[text, logprob], ...]]`. */
 function compact(entry) {
-  return [entry.token, entry.logprob, (entry.top_logprobs ?? []).map((other) => [other.token, other.logprob])];
+	return [entry.token, entry.logprob, (entry.top_logprobs ?? []).map((other) => [other.token, other.logprob])];
 }

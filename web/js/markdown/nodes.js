@@ -6,4 +6,4 @@ export const node = (tag, children = [], attrs = NONE) => ({ tag, attrs, childre
 
 /** The text of nodes, without their structure. */
 export const textOf = (nodes) =>
-  nodes.map((one) => (typeof one === 'string' ? one : textOf(one.children))).join('');
+	nodes.map((one) => (typeof one === 'string' ? one : textOf(one.children))).join('');

@@ -1,0 +1,291 @@
+"""The page in a real browser: what a person does with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.web.stand_in import Plan, StandIn
+
+pytestmark = pytest.mark.browser
+
+
+def echo(body: dict[str, Any]) -> Plan:
+    """Answer with the last message and how many there are."""
+    return Plan(pieces=["You said ", f"**{body['messages'][-1]['content']}**", f" ({len(body['messages'])})."])
+
+
+def test_a_message_is_answered_and_measured(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = lambda body: Plan(pieces=["a "] * 40, rate=200)
+    page = open_page(stand_in.url)
+    page.send("Hello")
+    page.wait_done()
+    assert page.answer() == ("a " * 40).strip()
+    meta = page.page.inner_text(".assistant .meta")
+    assert re.fullmatch(r"40 tokens · [\d.,]+ tokens/s · first after \d+ ms", meta)
+    rate = float(re.findall(r"([\d.,]+) tokens/s", meta)[0].replace(",", ""))
+    assert 100 < rate < 300
+    assert page.page.inner_text(".context") == "60 of 8,192 tokens of context"
+    [body] = stand_in.bodies
+    assert body["messages"] == [{"role": "user", "content": "Hello"}]
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert page.page.title() == "Hello · tinyllm"
+
+
+def test_text_shows_as_it_comes_and_stop_ends_it(stand_in: StandIn, open_page: Any) -> None:
+    gate = threading.Event()
+    stand_in.plan = lambda body: Plan(pieces=["First", " second"], gate=gate)
+    page = open_page(stand_in.url)
+    page.send("Hello")
+    expect(page.page.locator(".assistant .body")).to_have_text("First")
+    page.page.keyboard.press("Escape")
+    expect(page.page.locator(".note-row")).to_contain_text("Stopped.")
+    gate.set()
+    page.page.wait_for_timeout(200)
+    assert page.answer() == "First"
+    assert stand_in.cancelled == [stand_in.headers[0]["x-request-id"]]
+    assert page.page.locator("#draft").evaluate("e => e === document.activeElement")
+
+
+def test_continue_after_stop_goes_on_in_the_same_message(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = lambda body: Plan(pieces=["One", " two"], finish="length")
+    page = open_page(stand_in.url)
+    page.send("Count")
+    page.wait_done()
+    stand_in.plan = lambda body: Plan(pieces=[" three"])
+    page.page.click("text=Continue")
+    page.wait_done()
+    expect(page.page.locator(".assistant .body")).to_have_text("One two three")
+    body = stand_in.bodies[1]
+    assert body["messages"][-1] == {"role": "assistant", "content": "One two"}
+    assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+
+
+def test_edits_and_new_answers_are_branches(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = echo
+    page = open_page(stand_in.url)
+    page.send("one")
+    page.wait_done()
+    page.send("two")
+    page.wait_done()
+    assert page.answer() == "You said two (3)."
+    page.page.locator(".user").first.hover()
+    page.page.locator("[aria-label='Edit and send again']").first.click()
+    page.page.fill(".edit", "uno")
+    page.page.press(".edit", "Enter")
+    page.wait_done()
+    expect(page.page.locator(".message")).to_have_count(2)
+    assert page.answer() == "You said uno (1)."
+    page.page.locator(".user").first.hover()
+    page.page.click("[aria-label='Previous version']")
+    expect(page.page.locator(".message")).to_have_count(4)
+    assert page.answer() == "You said two (3)."
+    page.page.locator("[aria-label='Answer again']").last.click()
+    page.wait_done()
+    expect(page.page.locator(".branches").last).to_have_text("2/2")
+    page.page.reload()
+    expect(page.page.locator(".message")).to_have_count(4)
+    expect(page.page.locator(".branches").last).to_have_text("2/2")
+
+
+def test_conversations_are_kept_found_renamed_deleted(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = echo
+    page = open_page(stand_in.url)
+    for text in ("apples", "pears"):
+        page.send(text)
+        page.wait_done()
+        page.page.click("#new-chat")
+    rows = page.page.locator("#conversations li")
+    expect(rows).to_have_count(2)
+    page.page.fill("#search", "SAID apples".lower().split()[1])
+    expect(rows).to_have_count(1)
+    rows.first.locator(".row").click()
+    expect(page.page.locator(".user .body")).to_have_text("apples")
+    rows.first.locator("[aria-label^=More]").click()
+    page.page.click("text=Rename…")
+    page.page.fill("dialog input", "Fruit")
+    page.page.press("dialog input", "Enter")
+    expect(page.page.locator("#title")).to_have_text("Fruit")
+    page.page.fill("#search", "")
+    expect(rows).to_have_count(2)
+    page.page.locator("li.current [aria-label^=More]").click()
+    page.page.click("text=Delete…")
+    page.page.get_by_role("button", name="Delete", exact=True).click()
+    expect(rows).to_have_count(1)
+    page.page.reload()
+    expect(rows).to_have_count(1)
+
+
+def test_export_and_import_give_the_same_conversation(stand_in: StandIn, open_page: Any, tmp_path: Path) -> None:
+    stand_in.plan = echo
+    page = open_page(stand_in.url)
+    page.send("first")
+    page.wait_done()
+    page.page.locator("[aria-label='Answer again']").click()
+    page.wait_done()
+    more = page.page.locator("#conversations [aria-label^=More]")
+    for kind in ("JSON", "Markdown"):
+        more.click()
+        with page.page.expect_download() as download:
+            page.page.click(f"text=Export as {kind}")
+        download.value.save_as(tmp_path / kind)
+    assert (tmp_path / "Markdown").read_text() == "# first\n\n## You\n\nfirst\n\n## Assistant\n\nYou said **first** (1).\n"
+    exported = json.loads((tmp_path / "JSON").read_text())["conversations"][0]
+    assert len(exported["messages"]) == 3
+    page.page.click("text=Import, export, clear")
+    page.page.click("text=Delete all")
+    page.page.get_by_role("button", name="Delete all", exact=True).click()
+    expect(page.page.locator("#conversations li")).to_have_count(0)
+    page.page.click("text=Import, export, clear")
+    with page.page.expect_file_chooser() as chooser:
+        page.page.click("text=Import from a file")
+    chooser.value.set_files({"name": "x.json", "mimeType": "application/json", "buffer": (tmp_path / "JSON").read_bytes()})
+    page.page.locator("#conversations .row").click()
+    expect(page.page.locator(".branches").last).to_have_text("2/2")
+
+
+@pytest.mark.parametrize("text", ["no json", "{}", '{"format":"tinyllm.conversations","conversations":[{"messages":{"a":{}}}]}'])
+def test_a_file_that_is_no_export_is_refused(stand_in: StandIn, open_page: Any, text: str) -> None:
+    page = open_page(stand_in.url)
+    page.page.click("text=Import, export, clear")
+    with page.page.expect_file_chooser() as chooser:
+        page.page.click("text=Import from a file")
+    chooser.value.set_files({"name": "x.json", "mimeType": "application/json", "buffer": text.encode()})
+    expect(page.page.locator("#notice")).to_contain_text(re.compile("not JSON|not exported|damaged"))
+    expect(page.page.locator("#conversations li")).to_have_count(0)
+
+
+def test_settings_go_into_the_request(stand_in: StandIn, open_page: Any) -> None:
+    page = open_page(stand_in.url)
+    page.page.click("#top-right [aria-label=Settings]")
+    assert page.page.get_attribute("#field-temperature", "placeholder") == "0.2"
+    page.page.get_by_label("System prompt").fill("Be brief.")
+    page.page.fill("#field-top_k", "12")
+    page.page.fill("#field-seed", "x")
+    expect(page.page.locator("#problem-seed")).to_have_text("This is not a number.")
+    page.page.fill("#field-seed", "7")
+    page.page.get_by_label("Stop texts").fill("END\n\\n\\n")
+    page.send("Hi")
+    page.wait_done()
+    body = stand_in.bodies[0]
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (body["top_k"], body["seed"], body["stop"]) == (12, 7, ["END", "\n\n"])
+    assert "temperature" not in body
+    page.page.get_by_label("Preset").select_option("Precise")
+    page.page.get_by_label("Show the answer while it is made").uncheck()
+    page.send("Again")
+    page.wait_done()
+    assert page.answer() == "Hello there."
+    body = stand_in.bodies[1]
+    assert (body["temperature"], body["stream"], "top_k" in body, "stream_options" in body) == (0, False, False, False)
+
+
+def test_reasoning_is_in_a_fold(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = lambda body: Plan(reasoning=["I *think*", " hard."], pieces=["Done."], rate=20)
+    page = open_page(stand_in.url)
+    page.send("Think")
+    expect(page.page.locator(".reasoning summary")).to_have_text("Thinking…")
+    page.wait_done()
+    expect(page.page.locator(".reasoning summary")).to_have_text(re.compile("Thought for"))
+    page.page.click(".reasoning summary")
+    expect(page.page.locator(".reasoning-body")).to_have_text("I think hard.")
+    assert page.answer() == "Done."
+
+
+def test_code_and_messages_can_be_copied(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = lambda body: Plan(pieces=["Text\n\n```py\nif x:\n", "\ty = 1\n```\n"])
+    page = open_page(stand_in.url, permissions=["clipboard-read", "clipboard-write"])
+    page.send("Code")
+    page.wait_done()
+    page.page.click(".copy-code")
+    expect(page.page.locator(".copy-code")).to_have_text("Copied")
+    assert page.page.evaluate("navigator.clipboard.readText()") == "if x:\n\ty = 1"
+    page.page.locator(".assistant [aria-label='Copy message']").click()
+    assert page.page.evaluate("navigator.clipboard.readText()") == "Text\n\n```py\nif x:\n\ty = 1\n```\n"
+
+
+def test_tokens_show_their_probabilities(stand_in: StandIn, open_page: Any) -> None:
+    page = open_page(stand_in.url)
+    page.page.click("text=Probabilities")
+    page.send("Hi")
+    page.wait_done()
+    assert (stand_in.bodies[0]["logprobs"], stand_in.bodies[0]["top_logprobs"]) == (True, 5)
+    page.page.click("[aria-label='Tokens and probabilities']")
+    expect(page.page.locator(".tokens .token")).to_have_count(3)
+    page.page.locator(".tokens .token").nth(1).hover()
+    expect(page.page.locator(".token-detail p")).to_contain_text("␣there")
+    expect(page.page.locator(".alternatives li")).to_have_count(3)
+    page.page.focus(".tokens")
+    page.page.keyboard.press("End")
+    expect(page.page.locator(".token-detail p")).to_contain_text("token 3 of 3")
+    page.page.click("[aria-label='Tokens and probabilities']")
+    assert page.answer() == "Hello there."
+
+
+def test_the_prompt_is_shown_with_its_special_tokens(stand_in: StandIn, open_page: Any) -> None:
+    page = open_page(stand_in.url)
+    page.send("Hi")
+    page.wait_done()
+    page.page.click("[aria-label='What the model saw']")
+    expect(page.page.locator(".prompt")).to_have_text("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    expect(page.page.locator(".prompt mark")).to_have_count(3)
+
+
+def test_the_engine_is_watched_only_while_it_is_looked_at(stand_in: StandIn, open_page: Any) -> None:
+    page = open_page(stand_in.url)
+    before = stand_in.generated
+    page.page.wait_for_timeout(1200)
+    assert stand_in.generated == before
+    page.page.click("#top-right [aria-label=Engine]")
+    facts = page.page.locator(".facts").first
+    expect(facts).to_contain_text("Running2")
+    expect(facts).to_contain_text("31%")
+    expect(page.page.locator(".chart-now")).to_have_text(re.compile(r"^[1-9]\d*$"))
+    expect(page.page.locator(".chart-line")).to_have_attribute("points", re.compile(r"\d"))
+    page.page.click("[aria-label='Close the tools']")
+    page.page.wait_for_timeout(300)
+    after = stand_in.generated
+    page.page.wait_for_timeout(1500)
+    assert stand_in.generated == after
+
+
+def test_scrolling_up_is_respected(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = lambda body: Plan(pieces=[f"Line {number}\n\n" for number in range(300)], rate=100)
+    page = open_page(stand_in.url)
+    page.send("Long")
+    scroller = page.page.locator("#scroller")
+    end = "e => e.scrollHeight - e.scrollTop - e.clientHeight"
+    page.page.get_by_text("Line 80", exact=True).wait_for()
+    assert scroller.evaluate(end) < 5
+    scroller.hover()
+    page.page.mouse.wheel(0, -600)
+    page.page.wait_for_timeout(200)
+    top = scroller.evaluate("e => e.scrollTop")
+    page.page.wait_for_timeout(500)
+    assert scroller.evaluate("e => e.scrollTop") == top
+    page.page.click("[aria-label='To the newest message']")
+    page.page.wait_for_timeout(300)
+    assert scroller.evaluate(end) < 5
+    page.wait_done()
+    assert scroller.evaluate(end) < 5
+
+
+def test_an_answer_goes_on_while_another_conversation_is_open(stand_in: StandIn, open_page: Any) -> None:
+    gate = threading.Event()
+    stand_in.plan = lambda body: Plan(pieces=["Slow", " answer"], gate=gate)
+    page = open_page(stand_in.url)
+    page.send("one")
+    expect(page.page.locator(".assistant .body")).to_have_text("Slow")
+    page.page.click("#new-chat")
+    expect(page.page.locator(".message")).to_have_count(0)
+    gate.set()
+    page.page.locator("#conversations .row").click()
+    expect(page.page.locator(".assistant .body")).to_have_text("Slow answer")
+    page.page.reload()
+    expect(page.page.locator(".assistant .body")).to_have_text("Slow answer")
