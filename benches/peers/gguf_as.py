@@ -1,4 +1,6 @@
-"""Write a GGUF file again with its matrices in another type: ``gguf_as.py IN.gguf OUT.gguf F32|BF16|Q8_0``
+"""Write a GGUF file again with its matrices in another type.
+
+    python -m benches.peers.gguf_as IN.gguf OUT.gguf F32|BF16|Q8_0
 
 So that llama.cpp runs the very weights that the others run: those of a quantised file, dequantised.
 """

@@ -1,4 +1,6 @@
-"""Worker: llama.cpp through llama-cpp-python's C interface. ``llamacpp.py FILE.gguf DTYPE``
+"""Worker: llama.cpp through llama-cpp-python's C interface.
+
+    python -m benches.peers.llamacpp FILE.gguf DTYPE
 
 Prompts are decoded in batches of up to 2,048 tokens, answers in one batch a step, as llama.cpp's own
 ``batched-bench`` does; only the last token of a prompt asks for logits.
@@ -10,10 +12,12 @@ import ctypes
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import llama_cpp
 import numpy as np
-from worker import Prompts, serve
+
+from benches.peers.worker import Prompts, serve
 
 BATCH_TOKENS = 2048
 Row = tuple[int, int, int, bool]
@@ -34,6 +38,7 @@ class Llama:
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self._threads = threads
         self._shape = (0, 0)
+        self._context: Any = None
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
 
     def generate(self, prompts: Prompts, output_tokens: int) -> None:
@@ -55,7 +60,7 @@ class Llama:
     def _make_room(self, sequences: int, length: int) -> None:
         shape = (sequences, -(-length // 64) * 64)
         if shape != self._shape:
-            if self._shape != (0, 0):
+            if self._context is not None:
                 llama_cpp.llama_free(self._context)
             params = llama_cpp.llama_context_default_params()
             params.n_ctx = shape[0] * shape[1]

@@ -1,19 +1,25 @@
-"""Worker: tinyllm, through its asyncio interface. ``tinyllm_engine.py CHECKPOINT DTYPE``"""
+"""Worker: tinyllm, through its asyncio interface.
+
+python -m benches.peers.tinyllm_engine CHECKPOINT DTYPE
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
-from worker import Prompts, serve
-
+from benches.peers.worker import Prompts, serve
 from tinyllm import AsyncEngine, SamplingParams
 
 
 def main() -> None:
     """Serve measurements."""
     model, dtype = sys.argv[1:]
-    engine = AsyncEngine(model=model, dtype=dtype, enable_prefix_caching=False, progress=False)
+    threads = int(os.environ["BENCH_THREADS"]) if "BENCH_THREADS" in os.environ else None
+    engine = AsyncEngine(
+        model=model, dtype=dtype, enable_prefix_caching=False, num_threads=threads, progress=False
+    )
 
     async def complete(prompts: Prompts, output_tokens: int) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)

@@ -1,4 +1,9 @@
-"""Worker: transformers' continuous batching. ``transformers_continuous.py CHECKPOINT DTYPE``"""
+"""Worker: transformers' continuous batching.
+
+    python -m benches.peers.transformers_continuous CHECKPOINT DTYPE
+
+One manager serves all measurements: starting one costs more than a small batch.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,14 @@ import sys
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, GenerationConfig
-from worker import Prompts, serve
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+from benches.peers.worker import Prompts, serve
+
+CACHED_TOKENS = 40_960
+PAGE_TOKENS = 32
+BATCH_TOKENS = 2048
+PATIENCE = 300.0
 
 
 def main() -> None:
@@ -18,27 +29,40 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(
         checkpoint, dtype=getattr(torch, dtype), attn_implementation="sdpa"
     ).eval()
-
-    @torch.inference_mode()
-    def generate(prompts: Prompts, output_tokens: int) -> None:
-        config = GenerationConfig(
-            max_new_tokens=output_tokens,
-            do_sample=False,
-            eos_token_id=-1,
-            pad_token_id=0,
+    manager = model.init_continuous_batching(
+        GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),  # no early end
+        ContinuousBatchingConfig(
+            page_size=PAGE_TOKENS,
+            num_blocks=CACHED_TOKENS // PAGE_TOKENS,
+            max_batch_tokens=BATCH_TOKENS,
+            allow_block_sharing=False,
             use_cuda_graph=False,
-        )
-        outputs = model.generate_batch(inputs=prompts, generation_config=config, progress_bar=False)
-        if any(len(output.generated_tokens) != output_tokens for output in outputs.values()):
-            raise RuntimeError("an answer is too short")
-
-    serve(
-        "transformers continuous",
-        model.config.vocab_size,
-        generate,
-        dtype=dtype,
-        version=transformers.__version__,
+        ),
     )
+    manager.start()
+
+    def generate(prompts: Prompts, output_tokens: int) -> None:
+        left = set(manager.add_requests(prompts, max_new_tokens=output_tokens))
+        while left:
+            output = manager.get_result(timeout=PATIENCE)
+            if output is None:
+                raise RuntimeError("continuous batching has stopped")
+            if not output.is_finished():
+                continue
+            if len(output.generated_tokens) != output_tokens:
+                raise RuntimeError("an answer is too short")
+            left.discard(output.request_id)
+
+    try:
+        serve(
+            "transformers continuous",
+            model.config.vocab_size,
+            generate,
+            dtype=dtype,
+            version=transformers.__version__,
+        )
+    finally:
+        manager.stop(block=True, timeout=10)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Worker: transformers' ``generate``, a static batch. ``transformers_generate.py CHECKPOINT DTYPE``"""
+"""Worker: transformers' ``generate``, a static batch.
+
+python -m benches.peers.transformers_generate CHECKPOINT DTYPE
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import sys
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
-from worker import Prompts, serve
+
+from benches.peers.worker import Prompts, serve
 
 
 def main() -> None:

@@ -1,24 +1,26 @@
-"""Worker: vLLM's CPU build. ``vllm_cpu.py CHECKPOINT DTYPE``"""
+"""Worker: vLLM's CPU build.
+
+python -m benches.peers.vllm_cpu CHECKPOINT DTYPE
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-THREADS = int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1))
-# Before vllm is imported.
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{THREADS - 1}")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-
-import vllm
-from vllm import LLM, SamplingParams
-from worker import Prompts, serve
+from benches.peers.worker import Prompts, serve
 
 
 def main() -> None:
     """Serve measurements."""
+    threads = int(os.environ.get("BENCH_THREADS", os.cpu_count() or 1))
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{threads - 1}")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    import vllm  # reads them
+    from vllm import LLM, SamplingParams
+
     checkpoint, dtype = sys.argv[1:]
     llm = LLM(checkpoint, dtype=dtype, max_model_len=8192, enable_prefix_caching=False, max_num_seqs=64)
 

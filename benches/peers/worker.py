@@ -1,12 +1,12 @@
-"""What every worker of the comparison does. It imports nothing of tinyllm: peers have environments of their own.
+"""What every worker of the comparison does, without tinyllm: peers have environments of their own.
 
-A worker loads a model, generates one token, and writes ``{"ready": ...}`` to standard output. Then it reads one
-line for each measurement, ``BxPxN SEED``, and answers with one line of JSON. It is measured alike everywhere:
+A worker loads a model, generates one token, and writes ``{"ready": ...}`` to standard output. Then it reads
+one line for each measurement, ``BxPxN SEED``, and answers with one line of JSON. All measure alike:
 
 * prefill: seconds of all B prompts of P tokens with one token out each;
 * whole: seconds of the same with N tokens out. All tokens but the first of each answer took the difference.
 
-Run by hand: ``echo "8x64x64 1" | python benches/peers/transformers_generate.py CHECKPOINT bfloat16``.
+Run by hand: ``echo "8x64x64 1" | python -m benches.peers.transformers_generate CHECKPOINT bfloat16``.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ def serve(engine: str, vocab_size: int, generate: Generate, **about: str) -> Non
     os.dup2(2, 1)  # what libraries print does not belong among the answers
     generate(make_prompts(1, 32, vocab_size, 0), 1)
     print(json.dumps({"ready": engine, **about}), file=out, flush=True)
+    seen = set()
     for line in sys.stdin:
         workload, seed = line.split()
         batch, prompt_tokens, output_tokens = map(int, workload.split("x"))
-        generate(make_prompts(batch, prompt_tokens, vocab_size, -1 - int(seed)), 2)  # warm up
+        if workload not in seen:  # warm up
+            seen.add(workload)
+            generate(make_prompts(batch, prompt_tokens, vocab_size, -1), 2)
         prompts = make_prompts(batch, prompt_tokens, vocab_size, int(seed))
         cpu = os.times()
         prefill = _seconds(generate, prompts, 1)

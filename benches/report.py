@@ -1,0 +1,78 @@
+"""The comparison as Markdown, by itself or inside ``docs/benchmarks.md``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tinyllm.bench.table import environment_line, markdown_table, report_lines
+
+MARKED = re.compile(r"(<!-- results ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+
+
+def markdown(run: dict[str, Any]) -> str:
+    """Return everything."""
+    lines = [f"# {run['model']}, {run['blocks']} blocks", "", environment_line(run["environment"]), ""]
+    for dtype, results in run["dtypes"].items():
+        lines += [f"## {dtype}", "", *comparison(run, dtype), ""]
+        if "tinyllm" in results:
+            lines += ["### tinyllm by itself", "", *alone(run, dtype), ""]
+    return "\n".join(lines)
+
+
+def fill_docs(page: Path, run: dict[str, Any]) -> None:
+    """Put the tables where the page has marks for them: ``comparison-DTYPE`` and ``alone-DTYPE``."""
+    makers = {"comparison": comparison, "alone": alone}
+
+    def fill(match: re.Match[str]) -> str:
+        maker, _, dtype = match[2].partition("-")
+        if dtype not in run["dtypes"] or (maker == "alone" and "tinyllm" not in run["dtypes"][dtype]):
+            return match[0]
+        lines = [environment_line(run["environment"]), "", *makers[maker](run, dtype)]
+        return match[1] + "\n".join(lines) + "\n" + match[3]
+
+    page.write_text(MARKED.sub(fill, page.read_text()))
+
+
+def alone(run: dict[str, Any], dtype: str) -> Iterator[str]:
+    """Yield tinyllm's own report."""
+    yield from report_lines(run["dtypes"][dtype]["tinyllm"], "latency")
+
+
+def comparison(run: dict[str, Any], dtype: str) -> Iterator[str]:
+    """Yield the tables of all engines in one dtype."""
+    results = run["dtypes"][dtype]
+    names = list(results["engines"])
+    for kind in ("decode", "prefill"):
+        header = (f"{kind}, tok/s", *names, "x best peer", "95 %")
+        yield from markdown_table(header, [_row(each, kind, names) for each in results["workloads"]])
+        yield ""
+    header = ("", *names)
+    colds, memory = results["cold_start_seconds"], results["peak_memory_bytes"]
+    yield from markdown_table(
+        header,
+        [
+            (
+                "cold start to first token, s",
+                *(f"{colds[name]:.2f}" if name in colds else "" for name in names),
+            ),
+            ("peak memory, MB", *(f"{memory[name] / 1e6:,.0f}" for name in names)),
+        ],
+    )
+    for name, reason in results["failures"].items():
+        yield f"{name} failed: {reason}"
+    disturbed = sum(each["disturbed"] for each in results["workloads"])
+    if disturbed:
+        yield f"{disturbed} measurements were disturbed, each time they were tried."
+
+
+def _row(result: dict[str, Any], kind: str, names: list[str]) -> tuple[str, ...]:
+    rates, ratios = result[f"{kind}_tok_s"], result[f"{kind}_ratios"]
+    cells = [f"{rates[name]:,.1f}" if name in rates else "" for name in names]
+    peers = [name for name in ratios if name in rates]
+    if not peers:
+        return (result["workload"], *cells, "", "")
+    best = ratios[max(peers, key=lambda name: float(rates[name]))]
+    return (result["workload"], *cells, f"{best['median']:.2f}", f"{best['low']:.2f}-{best['high']:.2f}")
