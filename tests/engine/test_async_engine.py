@@ -34,6 +34,7 @@ from tinyllm import (
     SlowConsumerError,
     TokenStream,
 )
+from tinyllm.engine.async_engine import MAX_WAITING_TEXTS
 
 pytestmark = pytest.mark.anyio
 
@@ -192,11 +193,71 @@ async def test_a_template_that_fails_fails_its_request(make_engine: MakeEngine, 
         assert (await engine.chat([], FIVE)).text
 
 
-async def test_encode(make_engine: MakeEngine) -> None:
+async def test_encode_and_decode(make_engine: MakeEngine) -> None:
     async with make_engine() as engine:
-        assert await engine.encode("hé") == ids_of("hé")
-        assert await engine.encode("ab" * 10_000) == ids_of("ab" * 10_000)
-        assert engine.tokenizer is not None
+        for text in ("hé", "ab" * 10_000):
+            assert await engine.encode(text) == ids_of(text)
+            assert await engine.decode(ids_of(text)) == text
+        assert await engine.encode("a", add_special_tokens=False) == ids_of("a")
+
+
+async def test_texts_that_wait_are_bounded_and_those_nobody_wants_are_left_out(
+    make_engine: MakeEngine,
+) -> None:
+    go, rendered = threading.Event(), []
+
+    class Slow(FakeTemplates):
+        def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str:
+            go.wait(10)
+            rendered.append(messages)
+            return super().render(messages, tools=tools, **kwargs)
+
+    async with make_engine(templates=Slow()) as engine:
+        with anyio.CancelScope() as impatient:
+            async with anyio.create_task_group() as group:
+                for _ in range(MAX_WAITING_TEXTS):
+                    group.start_soon(engine.render_chat, [{"role": "user", "content": "x"}])
+                await anyio.wait_all_tasks_blocked()
+                for ask in (
+                    engine.encode("x" * 10_000),
+                    engine.decode([65] * 10_000),
+                    engine.render_chat([]),
+                ):
+                    with pytest.raises(EngineOverloadedError, match="32 texts"):
+                        await ask
+                assert await engine.encode("short") == ids_of("short")
+                impatient.cancel()
+        go.set()
+        with anyio.fail_after(5):
+            while True:
+                try:
+                    assert await engine.encode("x" * 10_000)
+                    break
+                except EngineOverloadedError:
+                    await anyio.sleep(0.001)
+        assert len(rendered) <= 1
+
+
+async def test_the_end_is_told_at_once(make_engine: MakeEngine) -> None:
+    engine = make_engine(runner=FakeRunner(fail=RuntimeError("broken")))
+    with pytest.raises(EngineClosedError, match="not started"):
+        await engine.wait_ended()
+    async with engine:
+        with anyio.move_on_after(0.01):
+            await engine.wait_ended()
+        assert engine.status is EngineStatus.RUNNING
+        stream = engine.generate("x")
+        assert isinstance(await engine.wait_ended(), RuntimeError)
+        assert engine.status is EngineStatus.DEAD
+        with pytest.raises(EngineDeadError):
+            await stream
+    other = make_engine()
+    async with other:
+        pass
+    assert await other.wait_ended() is None
+    unused = make_engine()
+    await unused.aclose()
+    assert await unused.wait_ended() is None
 
 
 # ------------------------------------------------------------------ admission

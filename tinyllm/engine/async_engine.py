@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from tinyllm.engine.loaded import EngineInfo
 from tinyllm.engine.messages import RequestOptions, Submission
 from tinyllm.engine.prompt import (
     RenderedPrompt,
+    decode_ids,
     encode_prompt,
     make_submission,
     render_prompt,
@@ -28,6 +30,7 @@ from tinyllm.engine.stream_table import AcceptedRequest
 from tinyllm.engine.validation import check_options, check_params
 from tinyllm.engine.worker import Outcome
 from tinyllm.errors import (
+    EngineOverloadedError,
     RequestAbortedError,
     TinyLLMError,
 )
@@ -40,6 +43,10 @@ T = TypeVar("T")
 
 INLINE_CHARACTERS = 4096
 """A prompt of more characters is encoded on a helper thread, so that it does not hold up the event loop."""
+INLINE_TOKENS = 1024
+"""More token ids than this are decoded there as well."""
+MAX_WAITING_TEXTS = 32
+"""Calls that only ask about text may wait for the helper thread; more are refused."""
 
 
 class AsyncEngine(EngineLifecycle):
@@ -177,12 +184,22 @@ class AsyncEngine(EngineLifecycle):
 
     # Text.
 
-    async def encode(self, text: str) -> list[int]:
-        """Return the token ids of a prompt, without holding up the event loop."""
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a prompt, without holding up the event loop.
+
+        Like `decode` and `render_chat`, raises `EngineOverloadedError` when too many such calls wait.
+        """
         model = self._check_running()
+        encode = partial(encode_prompt, model, text, add_special_tokens=add_special_tokens)
         if isinstance(text, str) and len(text) <= INLINE_CHARACTERS:
-            return encode_prompt(model, text)
-        return await self._on_worker(partial(encode_prompt, model, text))
+            return encode()
+        return await self._on_worker(encode)
+
+    async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of token ids, without holding up the event loop."""
+        model = self._check_running()
+        decode = partial(decode_ids, model, token_ids, skip_special_tokens=skip_special_tokens)
+        return decode() if len(token_ids) <= INLINE_TOKENS else await self._on_worker(decode)
 
     async def render_chat(
         self,
@@ -196,15 +213,30 @@ class AsyncEngine(EngineLifecycle):
         return await self._on_worker(partial(render_prompt, model, messages, tools, chat_template_kwargs))
 
     async def _on_worker(self, function: Callable[[], T]) -> T:
-        done = anyio.Event()
+        """Call a function on the helper thread; not at all, if the caller has gone before its turn comes."""
+        if self._waiting_texts >= MAX_WAITING_TEXTS:
+            raise EngineOverloadedError(
+                f"{self._waiting_texts} texts are waiting to be prepared, which is the limit: try again later"
+            )
+        done, gone = anyio.Event(), threading.Event()
         outcomes: list[Outcome[T]] = []
 
-        def finish(outcome: Outcome[T]) -> None:
-            outcomes.append(outcome)
-            self._bridge.post(done.set)
+        def call() -> T:
+            if gone.is_set():
+                raise RequestAbortedError("the caller has gone")
+            return function()
 
-        self._worker.submit(function, finish)
-        await done.wait()
+        def finish(outcome: Outcome[T]) -> None:
+            self._waiting_texts -= 1
+            outcomes.append(outcome)
+            done.set()
+
+        self._waiting_texts += 1
+        self._worker.submit(call, lambda outcome: self._bridge.post(finish, outcome))
+        try:
+            await done.wait()
+        finally:
+            gone.set()
         return outcomes[0].get()
 
     # What it is doing.

@@ -55,12 +55,13 @@ class EngineLifecycle:
         self._model: LoadedModel | None = None
         self._table = StreamTable(self.config)
         self._worker = TextWorker()
+        self._waiting_texts = 0
         self._outbox = _LoopOutbox(self)
         self._executor = Executor(partial(_build or build_from_files, self.config), self._outbox)
-        # Made by `start`, on the event loop they belong to.
+        self._ended = anyio.Event()
+        # Made by `start`, on the event loop they belong to; `_ended` again.
         self._bridge: Bridge
         self._loaded: anyio.Event
-        self._ended: anyio.Event
 
     # Life.
 
@@ -110,6 +111,7 @@ class EngineLifecycle:
         was_started = self._status is not EngineStatus.NEW
         self._shut()
         if not was_started:
+            self._ended.set()
             return
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             if self._bridge.is_here():
@@ -118,6 +120,16 @@ class EngineLifecycle:
                 await anyio.to_thread.run_sync(self._executor.join, CLOSE_TIMEOUT)
         if not self._executor.join(timeout=0.5):  # a step hangs, and cannot be interrupted
             self._table.end_all(lambda: RequestAbortedError("the engine was closed"))
+
+    async def wait_ended(self) -> BaseException | None:
+        """Wait until the engine is closed or dead, and return `cause`: why it died, or None.
+
+        Raises `EngineClosedError` if it was never started.
+        """
+        if self._status is EngineStatus.NEW:
+            raise EngineClosedError("the engine is not started: use 'async with', or await start() first")
+        await self._ended.wait()
+        return self.cause
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -12,7 +12,7 @@ from tinyllm.engine.validation import check_prompt_ids, check_text, output_limit
 from tinyllm.errors import ChatTemplateError, InvalidRequestError
 from tinyllm.params import SamplingParams
 
-__all__ = ["RenderedPrompt", "encode_prompt", "make_submission", "render_prompt"]
+__all__ = ["RenderedPrompt", "decode_ids", "encode_prompt", "make_submission", "render_prompt"]
 
 _OWN_VARIABLES = frozenset({"self", "messages", "tools"})
 
@@ -25,14 +25,21 @@ class RenderedPrompt:
     token_ids: tuple[int, ...]
 
 
-def encode_prompt(model: LoadedModel, text: str) -> list[int]:
+def encode_prompt(model: LoadedModel, text: str, *, add_special_tokens: bool = True) -> list[int]:
     """Return the token ids of a prompt."""
     text = check_text(text, "prompt")
     if model.tokenizer is None:
         raise InvalidRequestError(
             "this model has no tokenizer, so the prompt must be a list of token ids", param="prompt"
         )
-    return model.tokenizer.encode(text)
+    return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def decode_ids(model: LoadedModel, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """Return the text of token ids."""
+    if model.tokenizer is None:
+        raise InvalidRequestError("this model has no tokenizer", param="tokens")
+    return model.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
 
 def render_prompt(

@@ -12,7 +12,7 @@ from tinyllm.server.completion_reply import CompletionFrames, Echo, completion
 from tinyllm.server.protocol.completions import CompletionRequest, Prompt
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
-from tinyllm.server.submit import encode_text, make_reply, submit_prompts
+from tinyllm.server.submit import make_reply, submit_prompts
 
 __all__ = ["blueprint"]
 
@@ -31,7 +31,11 @@ async def completions() -> Response:
     reply = make_reply(service, call, request, params, "cmpl-")
     prompts = await _prompts(service, request)
     generation = await submit_prompts(service, call, request, prompts, params)
-    echoes = [_echo(service, prompt, params.prompt_logprobs) for prompt in prompts] if request.echo else None
+    echoes = None
+    if request.echo:
+        echoes = [
+            await _echo(service, prompt, scored=params.prompt_logprobs is not None) for prompt in prompts
+        ]
     if request.stream:
         frames = CompletionFrames(reply, generation, echoes)
         return await event_response(generation, frames, service.config.sse_ping_interval)
@@ -43,22 +47,22 @@ async def _prompts(service: Service, request: CompletionRequest) -> Sequence[Pro
     prompts: Sequence[Prompt] = request.prompts(service.config.max_prompts)
     if not request.add_special_tokens:
         prompts = [
-            await encode_text(service.engine, prompt, add_special_tokens=False)
+            await service.engine.encode(prompt, add_special_tokens=False)
             if isinstance(prompt, str)
             else prompt
             for prompt in prompts
         ]
     if request.truncate_prompt_tokens is not None:
-        ids = [await encode_text(service.engine, p) if isinstance(p, str) else p for p in prompts]
+        ids = [await service.engine.encode(p) if isinstance(p, str) else p for p in prompts]
         prompts = [one[-request.truncate_prompt_tokens :] for one in ids]
     return prompts
 
 
-def _echo(service: Service, prompt: Prompt, prompt_logprobs: int | None) -> Echo:
-    tokenizer = service.engine.tokenizer
-    if tokenizer is None:
+async def _echo(service: Service, prompt: Prompt, *, scored: bool) -> Echo:
+    """Return what stands before the answers; its first token's text is needed if the prompt is scored."""
+    engine = service.engine
+    if engine.tokenizer is None:
         raise InvalidRequestError("echo needs a tokenizer, and this model has none", param="echo")
-    if isinstance(prompt, str):
-        first = tokenizer.token(tokenizer.encode(prompt)[0]) if prompt_logprobs is not None else ""
-        return Echo(prompt, first)
-    return Echo(tokenizer.decode(prompt, skip_special_tokens=False), tokenizer.token(prompt[0]))
+    if not isinstance(prompt, str):
+        return Echo(await engine.decode(prompt), engine.tokenizer.token(prompt[0]))
+    return Echo(prompt, engine.tokenizer.token((await engine.encode(prompt))[0]) if scored else "")

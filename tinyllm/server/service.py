@@ -28,7 +28,6 @@ __all__ = ["Service", "current_service"]
 logger = logging.getLogger("tinyllm.server")
 
 DEMO_MODEL: Final = "SmolLM2-135M-Instruct"
-WATCH_INTERVAL: Final = 0.5
 ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_")
 """What bodies put before a request's id."""
 
@@ -67,10 +66,9 @@ class Service:
                 await engine.start()
             self._engine = engine
             logger.info("ready: %s in %s on %s", self.model_names[0], engine.info.dtype, engine.info.device)
-            while engine.status != "dead":  # noqa: ASYNC110  the engine has no event for it
-                await asyncio.sleep(WATCH_INTERVAL)
-            logger.error("the engine died: %r", engine.cause)
-            self._fail(EngineDeadError("the engine died"))
+            if (cause := await engine.wait_ended()) is not None:
+                logger.error("the engine died: %r", cause)
+                self._fail(EngineDeadError("the engine died"))
         except TinyLLMError as error:
             logger.error("the model could not be loaded: %s", error)
             self._fail(error)

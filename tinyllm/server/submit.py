@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinyllm.params import SamplingParams
 from tinyllm.server.context import Call
@@ -14,13 +13,7 @@ from tinyllm.server.protocol.generate import GenerateRequest
 from tinyllm.server.reply import Reply
 from tinyllm.server.service import Service
 
-if TYPE_CHECKING:
-    from tinyllm.engine.async_engine import AsyncEngine
-
-__all__ = ["encode_text", "make_reply", "submit_chat", "submit_prompts"]
-
-LONG_TEXT = 4096
-"""More characters than this are encoded on a thread."""
+__all__ = ["make_reply", "submit_chat", "submit_prompts"]
 
 
 def make_reply(
@@ -98,12 +91,3 @@ def cache_salt(service: Service, call: Call, own: str) -> str:
     if service.config.prefix_cache == "process-global":
         return own
     return f"{call.caller.name}/{own}"
-
-
-async def encode_text(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> list[int]:
-    """Return the token ids of a text, without holding up the event loop."""
-    if add_special_tokens or engine.tokenizer is None:
-        return await engine.encode(text)
-    if len(text) <= LONG_TEXT:
-        return engine.tokenizer.encode(text, add_special_tokens=False)
-    return await asyncio.to_thread(engine.tokenizer.encode, text, add_special_tokens=False)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from quart import Blueprint, Response
 
-from tinyllm.errors import InvalidRequestError
 from tinyllm.server.body import json_response, read_request
 from tinyllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from tinyllm.server.service import Service, current_service
-from tinyllm.server.submit import encode_text
 
 __all__ = ["blueprint"]
 
@@ -33,7 +30,8 @@ async def tokenize() -> Response:
         "token_strs": None,
     }
     if request.return_token_strs:
-        tokenizer = _tokenizer(service)
+        tokenizer = service.engine.tokenizer
+        assert tokenizer is not None  # noqa: S101  it has just encoded
         body["token_strs"] = [tokenizer.token(token_id) for token_id in ids]
     return json_response(body)
 
@@ -44,25 +42,13 @@ async def detokenize() -> Response:
     service = current_service()
     request, _, _ = await read_request(DetokenizeRequest)
     service.check_model(request.model)
-    tokenizer = _tokenizer(service)
-    text = await asyncio.to_thread(
-        tokenizer.decode, request.tokens, skip_special_tokens=request.skip_special_tokens
-    )
+    text = await service.engine.decode(request.tokens, skip_special_tokens=request.skip_special_tokens)
     return json_response({"prompt": text})
 
 
 async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
     if request.prompt is not None:
-        return await encode_text(
-            service.engine, request.prompt, add_special_tokens=request.add_special_tokens
-        )
+        return await service.engine.encode(request.prompt, add_special_tokens=request.add_special_tokens)
     messages, arguments = request.chat(service.config.max_messages)
     rendered = await service.engine.render_chat(messages, chat_template_kwargs=arguments)
     return list(rendered.token_ids)
-
-
-def _tokenizer(service: Service) -> Any:
-    tokenizer = service.engine.tokenizer
-    if tokenizer is None:
-        raise InvalidRequestError("this model has no tokenizer")
-    return tokenizer
