@@ -239,13 +239,14 @@ async def test_texts_that_wait_are_bounded_and_those_nobody_wants_are_left_out(
 
 
 async def test_the_end_is_told_at_once(make_engine: MakeEngine) -> None:
-    engine = make_engine(runner=FakeRunner(fail=RuntimeError("broken")))
+    runner = FakeRunner()
+    engine = make_engine(runner=runner)
     with pytest.raises(EngineClosedError, match="not started"):
         await engine.wait_ended()
     async with engine:
         with anyio.move_on_after(0.01):
             await engine.wait_ended()
-        assert engine.status is EngineStatus.RUNNING
+        runner.fail = RuntimeError("broken")
         stream = engine.generate("x")
         assert isinstance(await engine.wait_ended(), RuntimeError)
         assert engine.status is EngineStatus.DEAD
