@@ -96,7 +96,7 @@ class Worker:
         watchdog = threading.Timer(PATIENCE, self._signal, (signal.SIGKILL,))
         watchdog.start()
         try:
-            line = self._process.stdout.readline() if self._process.stdout is not None else ""
+            line = next(filter(_is_answer, self._process.stdout or ()), "")
         finally:
             watchdog.cancel()
         if not line:
@@ -109,6 +109,11 @@ class Worker:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return
+
+
+def _is_answer(line: str) -> bool:
+    """Tell a worker's answers from what libraries print while they load."""
+    return line.startswith("{")
 
 
 def _process_group(leader: int) -> Sequence[int]:

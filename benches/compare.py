@@ -100,6 +100,7 @@ def parse_args() -> argparse.Namespace:
     if args.workloads is None:
         args.workloads = [workload for workload in THROUGHPUT if not workload.shared]
     args.model, args.out = args.model.resolve(), args.out.resolve()
+    args.gguf = args.gguf and args.gguf.resolve()
     args.workloads = [str(workload) for workload in args.workloads]
     return args
 

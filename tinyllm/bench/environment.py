@@ -16,7 +16,8 @@ import tinyllm
 
 __all__ = ["Disturbance", "available_memory", "cpu_features", "cpu_model", "environment", "peak_memory"]
 
-_SETTINGS: Final = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "TINYLLM_", "MALLOC_", "LD_PRELOAD", "TORCH")
+_SETTINGS: Final = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "MALLOC_", "TORCH", "TINYLLM_NATIVE")
+"""Variables that change speed. Not all of ours: some are secrets."""
 _FEATURES: Final = (
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "sve", "bf16", "i8mm"),
