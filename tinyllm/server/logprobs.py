@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -35,11 +36,16 @@ def chat_logprobs(entries: Iterable[TokenLogprob], *, as_ids: bool) -> dict[str,
 
 
 class CompletionLogprobs:
-    """Builds the ``logprobs`` of one completions choice; offsets go on over its chunks."""
+    """Builds the ``logprobs`` of one completions choice; offsets go on over its chunks.
+
+    A token's offset is the place of its first character in the text; tokens that are parts of one character
+    share it.
+    """
 
     def __init__(self, *, as_ids: bool) -> None:
         self._as_ids = as_ids
         self._offset = 0
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, entries: Sequence[TokenLogprob | None], first_token: str = "") -> dict[str, Any]:
         """Return the next entries as an object. None is an echoed prompt's first token, ``first_token``."""
@@ -48,7 +54,7 @@ class CompletionLogprobs:
         for entry in entries:
             tokens.append(first_token if entry is None else token_text(entry, as_ids=self._as_ids))
             offsets.append(self._offset)
-            self._offset += len(first_token if entry is None else entry.token)
+            self._offset += len(self._utf8.decode(first_token.encode() if entry is None else entry.bytes))
         return {
             "tokens": tokens,
             "token_logprobs": [None if entry is None else finite(entry.logprob) for entry in entries],
