@@ -254,6 +254,7 @@ async def check_fault_first(app: Served, *, stream: bool) -> None:
     answer = await app.post(CHAT, messages=long, stream=stream)
     assert answer.status == 400
     assert answer.error["code"] == "context_length_exceeded"
+    assert answer.error["param"] == "messages"
     assert "maximum context length is 2048 tokens" in answer.error["message"]
     assert answer.headers["x-should-retry"] == "false"
     await idle(app.engine)

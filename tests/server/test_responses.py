@@ -135,6 +135,14 @@ async def test_what_is_refused(field: str, value: Any) -> None:
         assert app.runner.steps == []
 
 
+async def test_what_does_not_fit_is_named_as_here() -> None:
+    async with served() as app:
+        long = await app.post(PATH, input="x" * 5000)
+        many = await app.post(PATH, input="hi", max_output_tokens=4000)
+    assert (long.error["code"], long.error["param"]) == ("context_length_exceeded", "input")
+    assert (many.error["code"], many.error["param"]) == ("context_length_exceeded", "max_output_tokens")
+
+
 async def test_a_fault_in_the_middle_is_an_event() -> None:
     runner = FakeRunner(gate=Gate())
     assert runner.gate is not None

@@ -146,7 +146,7 @@ def _too_long(num_prompt_tokens: int, max_tokens: int | None, info: EngineInfo) 
     limit = f"this model's maximum context length is {info.max_model_len} tokens"
     if max_tokens is None:
         return ContextLengthError(
-            f"{limit}, and the prompt has {num_prompt_tokens}, which leaves none for an answer: shorten it",
+            f"prompt is too long: {limit}, and it has {num_prompt_tokens}, which leaves none for an answer",
             param="prompt",
         )
     return ContextLengthError(

@@ -60,7 +60,6 @@ def create_app(config: ServerConfig | None = None, engine: AsyncEngine | None = 
     app = Quart("tinyllm", static_folder=None)
     app.config.update(
         MAX_CONTENT_LENGTH=config.max_body_bytes,
-        BODY_TIMEOUT=config.body_timeout,
         RESPONSE_TIMEOUT=None,
         PROPAGATE_EXCEPTIONS=False,
     )
@@ -80,7 +79,7 @@ async def _answer_error(error: Exception) -> Response:
     """Answer in OpenAI's envelope, whatever went wrong; what nobody expected is only told to the log."""
     if not isinstance(error, (TinyLLMError, HTTPException)):
         logger.error("request %s failed", current_call().request_id, exc_info=error)
-    fault = fault_of(error)
+    fault = fault_of(error, current_call().field_names)
     response = json_response(error_body(fault), fault.status)
     response.headers.update(fault.headers)
     return response

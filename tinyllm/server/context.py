@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,8 @@ class Call:
     """Called when the request ends, however it ends."""
     ignored_fields: list[str] = field(default_factory=list)
     """Fields of its body that mean nothing here."""
+    field_names: Mapping[str, str] = field(default_factory=dict)
+    """What its body calls things, where the engine has other names for them."""
 
     def close(self) -> None:
         """End all that still runs for this request: this is how a client that goes away stops its work."""

@@ -99,21 +99,20 @@ _MESSAGES: Final = {
 }
 
 
-def fault_of(error: BaseException) -> Fault:
-    """Return how ``error`` is told to a client. What is not ours is told without its text."""
+def fault_of(error: BaseException, field_names: Mapping[str, str]) -> Fault:
+    """Return how ``error`` is told to a client. What is not ours is told without its text.
+
+    ``field_names`` has what the client calls fields that the engine has other names for.
+    """
     if isinstance(error, RefusedError):
         return error.fault
     if isinstance(error, HTTPException):
         return _fault_of_http(error)
     for kind, status, code in _TABLE:
         if isinstance(error, kind):
-            return Fault(
-                status,
-                str(error),
-                code or error.code,
-                getattr(error, "param", None),
-                _retry_headers(error, status),
-            )
+            param = getattr(error, "param", None)
+            param = field_names.get(param or "", param)
+            return Fault(status, str(error), code or error.code, param, _retry_headers(error, status))
     return _INTERNAL
 
 

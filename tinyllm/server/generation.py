@@ -42,6 +42,7 @@ class Generation:
     def __init__(self, call: Call, streams: list[TokenStream]) -> None:
         self._call = call
         self.streams = streams
+        self.field_names = call.field_names
         self._open = dict(enumerate(streams))
         self._waits: dict[asyncio.Task[None], int] = {}
         self._ready: list[Piece] = []

@@ -64,7 +64,7 @@ async def _events(generation: Generation, writer: FrameWriter, ping_interval: fl
                 yield frames
         yield writer.end()
     except TinyLLMError as error:
-        yield writer.fail(fault_of(error))
+        yield writer.fail(fault_of(error, generation.field_names))
     except Exception as error:
         logger.exception("a stream failed")
-        yield writer.fail(fault_of(error))
+        yield writer.fail(fault_of(error, generation.field_names))

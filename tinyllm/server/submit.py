@@ -41,6 +41,7 @@ async def submit_prompts(
     service: Service, call: Call, request: GenerateRequest, prompts: Sequence[Prompt], params: SamplingParams
 ) -> Generation:
     """Give prompts to the engine. Raises what is wrong with any of them; then none of them runs."""
+    call.field_names = request.field_names
     options = _options(service, call, request)
     service.register(call)
     for prompt in prompts:
@@ -63,6 +64,7 @@ async def submit_chat(
         rendered = await service.engine.render_chat(messages, chat_template_kwargs=template_arguments)
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
         return await submit_prompts(service, call, request, [ids], params)
+    call.field_names = request.field_names
     options = _options(service, call, request)
     service.register(call)
     stream = service.engine.chat(

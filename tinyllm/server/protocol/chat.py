@@ -53,6 +53,7 @@ class Conversation(RequestModel):
 class ChatRequest(Conversation, GenerateRequest):
     """A conversation to answer."""
 
+    field_names: ClassVar[Mapping[str, str]] = {"prompt": "messages"}
     refused: ClassVar[Refusals] = {
         "echo": ((False,), "echo is for completions only"),
         "add_special_tokens": ((False,), "the chat template has all special tokens"),

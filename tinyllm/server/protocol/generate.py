@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -28,6 +29,8 @@ class GenerateRequest(RequestModel):
     """Fields of every request that generates."""
 
     samples: ClassVar[bool] = True
+    field_names: ClassVar[Mapping[str, str]] = {}
+    """What it calls things that the engine has other names for."""
 
     stream: bool = False
     """Send the answer in pieces, as server-sent events."""

@@ -51,6 +51,12 @@ class ResponsesRequest(GenerateRequest):
         "context_management": (([],), "no state is kept between requests"),
     }
 
+    field_names: ClassVar[Mapping[str, str]] = {
+        "prompt": "input",
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+    }
+
     input: str | list[dict[str, Any]]
     """What the user says, or the whole conversation as items."""
     instructions: str | None = None
