@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quart.typing import TestClientProtocol
+from quart import typing as quart_typing
 
 from tests.conformance.support import SMALL
 from tests.engine.support import num_used_blocks
@@ -193,7 +193,7 @@ async def test_d51_a_dropped_client_frees_its_blocks(stream: bool) -> None:
 
 
 @asynccontextmanager
-async def real(model: Path, **options: Any) -> AsyncIterator[TestClientProtocol]:
+async def real(model: Path, **options: Any) -> AsyncIterator[quart_typing.TestClientProtocol]:
     """Serve a real checkpoint."""
     config = ServerConfig(model=str(model), **SMALL, **options)
     app = create_app(config, AsyncEngine(config.engine_config))
