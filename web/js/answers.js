@@ -52,10 +52,6 @@ export class Answers extends EventTarget {
 		if (this.#waits.has(id)) this.forget(id);
 	}
 
-	stopAll() {
-		for (const id of [...this.#runs.keys(), ...this.#waits.keys()]) this.stop(id);
-	}
-
 	/** Does not try again. */
 	forget(id) {
 		const wait = this.#waits.get(id);

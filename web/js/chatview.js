@@ -35,7 +35,6 @@ export class ChatView {
 
 	viewOf = (id) => this.#views.get(id);
 
-	/** Shows the selected path of the app's conversation. */
 	show() {
 		const { conversation } = this.app;
 		if (this.#shown !== conversation) this.#views.clear();
@@ -94,19 +93,15 @@ export class ChatView {
 	}
 
 	#stateChanged(message) {
-		this.#speak(message, this.app.answers.runOf(message.id) === null);
-		this.viewsRefresh(message.id);
+		const isRunning = this.app.answers.runOf(message.id) !== null;
+		if (isRunning) this.#speakers.set(message.id, new Speaker(message.content.length));
+		else this.#speak(message, true);
+		this.#views.get(message.id)?.refresh();
 		this.follow.grown();
 	}
 
-	viewsRefresh(id) {
-		this.#views.get(id)?.refresh();
-	}
-
 	#speak(message, isOver) {
-		if (!this.#views.has(message.id)) return;
-		if (!this.#speakers.has(message.id)) this.#speakers.set(message.id, new Speaker(message.content.length));
-		this.#speakers.get(message.id).follow(message.content, isOver);
+		if (this.#views.has(message.id)) this.#speakers.get(message.id)?.follow(message.content, isOver);
 		if (isOver) this.#speakers.delete(message.id);
 	}
 

@@ -9,10 +9,9 @@ export class Composer {
 	constructor(app) {
 		this.app = app;
 		this.draft = byId('draft');
-		this.hint = el('span.hint', 'Enter sends, Shift+Enter begins a line');
 		this.probabilities = el('button.chip', { onclick: () => this.#toggleProbabilities(), title: 'Also ask for each token’s probability' }, icon('tokens'), 'Probabilities');
 		this.action = iconButton('send', 'Send', () => this.#act(), { class: 'send' });
-		byId('composer-bar').append(this.probabilities, this.hint, this.action);
+		byId('composer-bar').append(this.probabilities, this.action);
 		this.draft.addEventListener('input', () => this.#fit());
 		this.draft.addEventListener('keydown', (event) => {
 			if (event.key !== 'Enter' || event.shiftKey || event.isComposing || isTouch()) return;

@@ -47,7 +47,6 @@ export function pathTo(conversation, id) {
 	return path;
 }
 
-/** Puts a message under its parent and selects it. */
 export function addMessage(conversation, message) {
 	if (message.parent !== ROOT && !conversation.messages[message.parent]) {
 		throw new RangeError('the parent of a message must be there first');
@@ -72,7 +71,6 @@ export function selectSibling(conversation, id, step) {
 	return sibling;
 }
 
-/** A title out of the first words that were said. */
 export function titleFrom(text) {
 	const line = text.trim().split('\n', 1)[0].replace(/\s+/g, ' ');
 	const letters = Array.from(line);

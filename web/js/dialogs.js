@@ -29,7 +29,6 @@ function onEnter(input, action) {
 	});
 }
 
-/** Whether the person wants it. */
 export async function confirmed(title, text, label, { danger = false } = {}) {
 	const buttons = (close) => [
 		button('Cancel', () => close(null), { autofocus: true }),
@@ -38,7 +37,6 @@ export async function confirmed(title, text, label, { danger = false } = {}) {
 	return (await ask(title, el('p', text), buttons)) === true;
 }
 
-/** A line of text, or null. */
 export function askText(title, label, value, accept) {
 	const input = el('input', { type: 'text', value, dir: 'auto', autofocus: true, maxlength: '200' });
 	return ask(title, el('label.field', label, input), (close) => {
@@ -64,9 +62,8 @@ export function askKey(key, keep) {
 	});
 }
 
-/** The keys of the page, for those who ask. */
 export function showKeys(rows) {
-	const list = el('dl.keys', rows.flatMap(([keys, text]) => [el('dt', el('kbd', keys)), el('dd', text)]));
+	const list = el('dl.facts', rows.map(([keys, text]) => el('div', el('dt', el('kbd', keys)), el('dd', text))));
 	return ask('Keys', list, (close) => [button('Close', () => close(null), { autofocus: true })]);
 }
 
@@ -94,7 +91,7 @@ export function openMenu(control, entries) {
 		control.setAttribute('aria-expanded', 'false');
 		if (document.activeElement === document.body || menu.contains(document.activeElement)) control.focus();
 	});
-	document.body.append(menu);
+	control.after(menu);
 	control.setAttribute('aria-expanded', 'true');
 	menu.showPopover();
 	place(menu, control);

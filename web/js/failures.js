@@ -10,7 +10,7 @@ const BY_CODE = {
 	model_failed: 'dead',
 	engine_stalled: 'dead',
 	request_timeout: 'timeout',
-	slow_consumer: 'slow',
+	slow_consumer: 'broken',
 	request_aborted: 'aborted',
 };
 const BY_STATUS = { 401: 'key', 403: 'forbidden', 408: 'timeout', 413: 'too-large', 421: 'forbidden', 429: 'busy', 503: 'unavailable', 504: 'timeout' };
@@ -29,7 +29,6 @@ const WORDS = {
 	'too-large': ['The message is too large', 'Make it shorter, or raise the server’s --max-body-bytes.', false],
 	invalid: ['The server did not accept the request', '', false],
 	timeout: ['The answer took too long', 'The server gave up on it after its time limit.', true],
-	slow: ['The connection was too slow', 'The server could not send the answer fast enough and ended it.', true],
 	aborted: ['The answer was cancelled', 'Somebody or something ended it on the server.', true],
 	broken: ['The connection broke in the middle', 'What had arrived is kept.', true],
 	failed: ['Something failed on the server', 'Its log has the cause.', true],

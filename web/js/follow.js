@@ -14,7 +14,6 @@ export class Follow extends EventTarget {
 		new ResizeObserver(() => this.grown()).observe(scroller);
 	}
 
-	/** The content has grown. */
 	grown() {
 		if (!this.isFollowing) return;
 		this.scroller.scrollTop = this.scroller.scrollHeight;

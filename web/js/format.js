@@ -12,7 +12,6 @@ export function duration(ms) {
 	return ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
-/** When something was, roughly. */
 export function when(time, now = Date.now()) {
 	const date = new Date(time);
 	const sameDay = new Date(now).toDateString() === date.toDateString();

@@ -7,21 +7,19 @@ const words = (text) => new Set(text.split(' '));
 
 /** Of all languages with braces together: a word that is one in another of them is rarely used for a name. */
 const BRACES =
-	'abstract as async await bool boolean break case catch chan char class const continue crate debugger default defer ' +
-	'delete do double dyn else enum export extends extern false final finally float fn for friend from func function get ' +
-	'go goto if impl implements import in inline instanceof int interface internal let long loop map match mod move mut ' +
-	'namespace new nil null nullptr of operator override package private protected pub public range readonly ref register ' +
-	'return select self Self set short signed sizeof static string struct super switch this throw throws trait true try ' +
-	'type typedef typename typeof undefined union unsafe unsigned use using val var virtual void volatile when where while yield';
+	'async auto await bool break case catch char class const continue default defer delete do double else enum export ' +
+	'extends extern false final finally float fn for from func function go if impl implements import in instanceof int ' +
+	'interface let long loop match mod mut namespace new nil null nullptr of override package private protected pub public ' +
+	'return self Self static struct super switch template this throw throws trait true try type typedef typeof undefined ' +
+	'unsafe unsigned use using val var virtual void where while yield';
 const PYTHON =
 	'and as assert async await break case class continue def del elif else except False finally for from global if ' +
 	'import in is lambda match None nonlocal not or pass raise return True try while with yield self';
 const SQL =
-	'add all alter and any as asc between by case check constraint create cross database default delete desc distinct ' +
-	'drop else end exists false foreign from full group having if in index inner insert into is join key left like ' +
-	'limit not null on or order outer primary references right select set table then true union unique update values ' +
-	'view when where with';
-const SHELL = 'case do done elif else esac exit export fi for function if in local return set then unset while cd echo source';
+	'alter and as asc between by case count create delete desc distinct drop else end exists foreign from group having ' +
+	'in index inner insert into is join key left like limit not null on or order outer primary references right select ' +
+	'set table then union unique update values view when where with';
+const SHELL = 'case do done elif else esac exit export fi for function if in local return set then unset while cd echo';
 
 const STRING = String.raw`"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?`;
 const NUMBER = String.raw`\b(?:0[xX][\da-fA-F_]+|0[bB][01_]+|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)\w*`;

@@ -146,36 +146,37 @@ class App {
 	// Conversations.
 
 	newChat() {
-		this.conversation = newConversation(newId(), Date.now());
+		this.#become(newConversation(newId(), Date.now()));
 		history.replaceState(null, '', location.pathname);
-		this.drawer.close();
-		this.#shown();
-		this.sidebar.refresh();
 		this.composer.focus();
 	}
 
 	async open(id) {
 		const conversation = this.#heldAs(id) ?? (await this.store.load(id));
 		if (!conversation) return;
-		this.#known.clear();
-		this.#known.set(this.conversation.id, this.conversation); // answers may still be under way in it
-		this.#known.set(id, conversation);
 		for (const message of Object.values(conversation.messages)) {
 			const isLost = message.status === 'running' && !this.answers.runOf(message.id);
 			if (isLost) Object.assign(message, { status: 'failed', failure: failure('broken') });
 		}
-		this.conversation = conversation;
+		this.#become(conversation);
 		history.replaceState(null, '', `#${id}`);
+	}
+
+	#become(conversation) {
+		const before = this.conversation;
+		if (this.answers.activeIn(Object.values(before.messages))) this.#busy.set(before.id, before);
+		this.conversation = conversation;
 		this.drawer.close();
 		this.#shown();
 		this.sidebar.refresh();
 	}
 
-	#known = new Map();
+	/** Conversations that were left while an answer was under way, by id. */
+	#busy = new Map();
 
 	/** A conversation that is in memory, or undefined. */
 	#heldAs(id) {
-		return id === this.conversation.id ? this.conversation : this.#known.get(id);
+		return id === this.conversation.id ? this.conversation : this.#busy.get(id);
 	}
 
 	async rename(id) {
@@ -201,8 +202,7 @@ class App {
 	async clearAll() {
 		const text = 'All conversations in this browser will be gone. Export them first if you want to keep them.';
 		if (!(await confirmed('Delete all conversations?', text, 'Delete all', { danger: true }))) return;
-		for (const id of [...this.#known.keys(), this.conversation.id]) this.#letGo(id);
-		this.answers.stopAll();
+		for (const id of [...this.#busy.keys(), this.conversation.id]) this.#letGo(id);
 		await this.store.clear();
 		this.newChat();
 		announce('All conversations are deleted');
@@ -214,7 +214,7 @@ class App {
 		if (!conversation) return;
 		conversation.isRemoved = true;
 		for (const message of Object.keys(conversation.messages)) this.answers.stop(message);
-		this.#known.delete(id);
+		this.#busy.delete(id);
 	}
 
 	async exportOne(id, ending) {
@@ -249,7 +249,6 @@ class App {
 
 	// What is shown.
 
-	/** An answer has grown. */
 	progressed() {
 		this.#showMeters();
 	}

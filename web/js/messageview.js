@@ -31,7 +31,6 @@ export class MessageView {
 		return this.app.answers.runOf(this.message.id);
 	}
 
-	/** Shows everything anew: its state has changed. */
 	refresh() {
 		const { message } = this;
 		const isRunning = this.run !== null;
@@ -44,7 +43,6 @@ export class MessageView {
 		this.grow();
 	}
 
-	/** Shows what an answer has gained. */
 	grow() {
 		if (this.message.role === 'user') return;
 		const { message } = this;
@@ -55,7 +53,6 @@ export class MessageView {
 		if (this.meta) this.meta.textContent = this.#metaText();
 	}
 
-	/** The seconds of a wait go by. */
 	tick() {
 		const wait = this.app.answers.waitOf(this.message.id);
 		if (wait && this.countdown) this.countdown.textContent = countdownText(wait);
@@ -108,8 +105,6 @@ export class MessageView {
 		this.reasoningLabel.textContent = isThinking ? 'Thinking…' : thought ? `Thought for ${duration(thought)}` : 'Thoughts';
 		if (this.reasoning.open) this.reasoningText.update(reasoning, isThinking);
 	}
-
-	// Below the text: what went wrong, and what can be done.
 
 	#notes() {
 		const { message } = this;

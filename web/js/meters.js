@@ -1,7 +1,7 @@
 /** How full the context is, and how fast the answer comes. */
 
 import { byId, el } from './dom.js';
-import { count, duration, percent, rate } from './format.js';
+import { count, duration, rate } from './format.js';
 
 export class Meters {
 	constructor() {
@@ -29,7 +29,7 @@ export class Meters {
 		this.track.setAttribute('aria-valuemax', String(limit));
 		this.track.setAttribute('aria-valuenow', String(Math.min(used, limit)));
 		this.track.setAttribute('aria-valuetext', `${count(used)} of ${count(limit)} tokens`);
-		this.context.textContent = `${count(used)} of ${count(limit)} tokens of context${share > 0.85 ? ` (${percent(share)})` : ''}`;
+		this.context.textContent = `${count(used)} of ${count(limit)} tokens of context`;
 	}
 }
 

@@ -1,6 +1,5 @@
 /** Prometheus' text format, as far as the engine view reads it. Pure. */
 
-/** Returns name -> sum over its labelled series. */
 export function parseMetrics(text) {
 	const values = {};
 	for (const line of text.split('\n')) {

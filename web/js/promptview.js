@@ -1,4 +1,4 @@
-/** What the model saw: the exact text of a prompt, its special tokens marked, its tokens if wanted. */
+/** What the model saw: the exact text of a prompt, its special tokens marked. */
 
 import { copyFrom, el, iconButton } from './dom.js';
 import { describe } from './failures.js';
@@ -14,11 +14,9 @@ export class PromptView {
 	constructor(app) {
 		this.app = app;
 		this.summary = el('p.help');
-		this.boundaries = el('input', { type: 'checkbox', onchange: () => this.#show() });
-		this.boundariesRow = el('label.check', { hidden: true }, this.boundaries, 'Show where tokens begin');
 		this.copy = iconButton('copy', 'Copy the prompt', () => copyFrom(this.copy, this.#rendered.prompt), { hidden: true });
 		this.text = el('pre.prompt', { tabindex: '0', dir: 'auto', 'aria-label': 'Prompt', role: 'group' });
-		this.element = el('div', el('div.prompt-head', this.summary, this.copy), this.boundariesRow, this.text);
+		this.element = el('div', el('div.prompt-head', this.summary, this.copy), this.text);
 	}
 
 	shown() {
@@ -29,12 +27,11 @@ export class PromptView {
 		this.#asked = 0;
 	}
 
-	/** Asks for the prompt of a request's body. */
 	async show(body) {
 		const asked = (this.#asked = performance.now());
 		this.summary.textContent = 'Asking the server…';
 		this.text.replaceChildren();
-		this.copy.hidden = this.boundariesRow.hidden = true;
+		this.copy.hidden = true;
 		if (!body) {
 			this.summary.textContent = 'Write a message first. Then this shows the exact text that the model reads, with the special tokens of its chat template.';
 			return;
@@ -55,13 +52,8 @@ export class PromptView {
 		const { prompt, count: total, max_model_len: limit, tokens } = this.#rendered;
 		this.summary.textContent = `${count(total)} tokens of at most ${count(limit)}. This is all that the model reads.`;
 		this.copy.hidden = false;
-		this.boundariesRow.hidden = !tokens;
 		const parts = tokens ?? splitSpecial(prompt);
-		const children = parts.map(({ text, special }, index) => {
-			if (special) return el('mark.special', text);
-			return this.boundaries.checked ? el('span', { class: `piece-${index % 2}` }, text) : text;
-		});
-		this.text.replaceChildren(...children);
+		this.text.replaceChildren(...parts.map(({ text, special }) => (special ? el('mark.special', text) : text)));
 	}
 }
 

@@ -13,6 +13,7 @@ const SHORTEST = 50; // milliseconds; what comes all at once has no speed
 export class Run extends EventTarget {
 	#abort = new AbortController();
 	#samples = [];
+	#isStopped = false;
 	#base;
 
 	constructor(api, body, message) {
@@ -34,10 +35,12 @@ export class Run extends EventTarget {
 		return (1000 * (to.tokens - from.tokens)) / (to.at - from.at);
 	}
 
-	stop() {
-		if (this.message.status !== 'running') return;
+	/** Asks the server to end it, since a proxy may keep a connection that is left; then leaves. */
+	async stop() {
+		if (this.#isStopped) return;
+		this.#isStopped = true;
+		await Promise.race([this.api.cancel(this.requestId), new Promise((done) => setTimeout(done, 300))]);
 		this.#abort.abort();
-		this.api.cancel(this.requestId); // the connection may end at a proxy that keeps the other half
 	}
 
 	async start() {
@@ -65,7 +68,7 @@ export class Run extends EventTarget {
 
 	#failed(error) {
 		const { message } = this;
-		if (this.#abort.signal.aborted) message.status = 'stopped';
+		if (this.#isStopped) message.status = 'stopped';
 		else if (message.finish && error instanceof RequestFailed) message.status = 'done'; // only the farewell is missing
 		else {
 			message.status = 'failed';

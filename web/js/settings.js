@@ -3,17 +3,17 @@
 const KEY = 'tinyllm.settings';
 const KEY_OF_KEY = 'tinyllm.key';
 
-/** Every number that a request may carry. `parse` reads what was typed. */
+/** Every number that a request may carry; `otherwise` is what holds if neither person nor model says anything. */
 export const FIELDS = [
 	{ name: 'temperature', label: 'Temperature', min: 0, max: 2, step: 0.05, help: '0 always takes the most likely token; higher is more varied.' },
 	{ name: 'top_p', label: 'Top p', min: 0.01, max: 1, step: 0.01, help: 'Keep the most likely tokens that together reach this probability.' },
 	{ name: 'top_k', label: 'Top k', min: 0, max: 1000, step: 1, whole: true, help: 'Keep this many of the most likely tokens; 0 keeps all.' },
 	{ name: 'min_p', label: 'Min p', min: 0, max: 1, step: 0.01, help: 'Drop tokens less likely than this share of the best one.' },
 	{ name: 'repetition_penalty', label: 'Repetition penalty', min: 0.1, max: 2, step: 0.05, help: 'Above 1 avoids tokens that were there already.' },
-	{ name: 'presence_penalty', label: 'Presence penalty', min: -2, max: 2, step: 0.1, help: 'Once for each token that is in the answer.' },
-	{ name: 'frequency_penalty', label: 'Frequency penalty', min: -2, max: 2, step: 0.1, help: 'For each time a token is in the answer.' },
-	{ name: 'max_tokens', label: 'Max tokens', min: 1, max: 1_000_000, step: 1, whole: true, help: 'Longest answer; empty goes on to the end of the context.' },
-	{ name: 'seed', label: 'Seed', min: -(2 ** 53) + 1, max: 2 ** 53 - 1, step: 1, whole: true, help: 'The same seed gives the same answer again.' },
+	{ name: 'presence_penalty', label: 'Presence penalty', min: -2, max: 2, step: 0.1, otherwise: 0, help: 'Once for each token that is in the answer.' },
+	{ name: 'frequency_penalty', label: 'Frequency penalty', min: -2, max: 2, step: 0.1, otherwise: 0, help: 'For each time a token is in the answer.' },
+	{ name: 'max_tokens', label: 'Max tokens', min: 1, max: 1_000_000, step: 1, whole: true, otherwise: 'no limit', help: 'Longest answer; empty goes on to the end of the context.' },
+	{ name: 'seed', label: 'Seed', min: -(2 ** 53) + 1, max: 2 ** 53 - 1, step: 1, whole: true, otherwise: 'random', help: 'The same seed gives the same answer again.' },
 ];
 
 export const BUILT_IN_PRESETS = {
@@ -88,10 +88,18 @@ export class Settings extends EventTarget {
 		return Object.entries(this.presets()).find(([, values]) => same(values))?.[0] ?? '';
 	}
 
-	/** The messages of a request: what the system is told, then a path through the conversation. */
+	/**
+	 * The messages of a request: what the system is told, then a path through the conversation. Answers that never
+	 * came are left out, and questions without an answer become one, as templates want turns to alternate.
+	 */
 	messagesFor(path) {
-		const messages = path.map(({ role, content }) => ({ role, content }));
-		return this.#state.system.trim() ? [{ role: 'system', content: this.#state.system }, ...messages] : messages;
+		const messages = this.#state.system.trim() ? [{ role: 'system', content: this.#state.system }] : [];
+		for (const { role, content } of path) {
+			const last = messages.at(-1);
+			if (role === 'user' && last?.role === 'user') last.content += `\n\n${content}`;
+			else if (content) messages.push({ role, content });
+		}
+		return messages;
 	}
 
 	/** The body of a chat request. `continues` goes on with the last message. */

@@ -75,11 +75,8 @@ export class SettingsView {
 	}
 
 	#showDefaults() {
-		const { props } = this.app.server;
-		const defaults = props?.sampling_defaults ?? {};
-		for (const [name, input] of this.#inputs) input.placeholder = String(defaults[name] ?? (name === 'seed' ? 'random' : name === 'max_tokens' ? 'no limit' : 'default'));
-		const penalty = { presence_penalty: 0, frequency_penalty: 0 };
-		for (const [name, value] of Object.entries(penalty)) this.#inputs.get(name).placeholder = String(defaults[name] ?? value);
+		const defaults = this.app.server.props?.sampling_defaults ?? {};
+		for (const { name, otherwise = 'default' } of FIELDS) this.#inputs.get(name).placeholder = String(defaults[name] ?? otherwise);
 	}
 
 	#apply() {

@@ -5,10 +5,10 @@ import { announce } from './dom.js';
 const EVERY = 2500;
 
 export class Speaker {
-	#said = 0;
+	#said;
 	#at = -Infinity;
 
-	constructor(from = 0) {
+	constructor(from) {
 		this.#said = from;
 	}
 

@@ -32,7 +32,6 @@ const result = (request) =>
 
 const isNewer = (a, b) => b.updated - a.updated;
 
-/** What a search looks for, in lower case; whether a text has it. */
 const has = (text, wanted) => text.toLowerCase().includes(wanted);
 
 class DatabaseStore {

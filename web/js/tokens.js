@@ -5,7 +5,6 @@ import { count, percent } from './format.js';
 
 const PAGE = 4000;
 
-/** How sure, in five steps; each has a colour. */
 const stepOf = (logprob) => [0.9, 0.6, 0.3, 0.1].filter((limit) => Math.exp(logprob) < limit).length;
 
 /** A token's text with what cannot be seen made visible. */
@@ -13,7 +12,7 @@ export const visible = (text) => text.replaceAll('\n', '⏎').replaceAll('\t', '
 
 /** Returns the element. Arrow keys go from token to token. */
 export function tokenView(tokens) {
-	const list = el('div.tokens', { role: 'listbox', 'aria-label': 'Tokens', dir: 'auto', tabindex: '0', 'aria-multiselectable': 'false' });
+	const list = el('div.tokens', { role: 'listbox', 'aria-label': 'Tokens', dir: 'auto', tabindex: '0' });
 	const detail = el('div.token-detail', { role: 'status' });
 	const spans = [];
 	let chosen = -1;

@@ -9,7 +9,6 @@ export function toJson(conversations) {
 	return JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
 }
 
-/** What is shown of a conversation, as Markdown. */
 export function toMarkdown(conversation) {
 	const parts = pathOf(conversation).map(({ role, content }) => `## ${role === 'user' ? 'You' : 'Assistant'}\n\n${content.trim()}\n`);
 	return `# ${conversation.title}\n\n${parts.join('\n')}`;
