@@ -57,7 +57,9 @@ def stand_in(running_stand_in: StandIn) -> StandIn:
 
 WATCH = """
 window.reports = [];
-document.addEventListener('securitypolicyviolation', (event) => reports.push(event.violatedDirective + ' ' + event.blockedURI));
+document.addEventListener('securitypolicyviolation', (event) => {
+  reports.push(event.violatedDirective + ' ' + event.blockedURI);
+});
 """
 
 
@@ -68,10 +70,14 @@ class Watched:
         self.page = context.new_page()
         self.problems: list[str] = []
         self.allowed: tuple[str, ...] = ()
-        self.page.on("console", lambda message: message.type == "error" and self.problems.append(message.text))
+        self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", self._dialog)
         self.page.add_init_script(WATCH)
+
+    def _console(self, message: Any) -> None:
+        if message.type == "error":
+            self.problems.append(message.text)
 
     def _dialog(self, dialog: Any) -> None:
         self.problems.append(f"dialog: {dialog.message}")
@@ -100,12 +106,16 @@ class Watched:
 
 @pytest.fixture
 def open_page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Opens pages: ``open_page(url, width=..., height=..., dark=...)``. They are checked for problems at the end."""
+    """Opens pages: ``open_page(url, width=..., dark=...)``. They are checked for problems at the end."""
     opened: list[tuple[Any, Watched]] = []
 
-    def open_(url: str, *, width: int = 1280, height: int = 800, dark: bool = False, **options: Any) -> Watched:
+    def open_(
+        url: str, *, width: int = 1280, height: int = 800, dark: bool = False, **options: Any
+    ) -> Watched:
         scheme = "dark" if dark else "light"
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, **options
+        )
         context.set_default_timeout(15_000)
         watched = Watched(context)
         opened.append((context, watched))

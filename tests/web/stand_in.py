@@ -31,7 +31,13 @@ PROPS = {
     "num_kv_blocks": 512,
     "block_size": 16,
     "api_keys": False,
-    "sampling_defaults": {"temperature": 0.2, "top_p": 0.9, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
+    "sampling_defaults": {
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    },
 }
 
 
@@ -114,7 +120,7 @@ class StandIn:
         config.graceful_timeout = 0.5
         config.accesslog = config.errorlog = None
         self._loop.call_later(0.2, self._started.set)
-        await serve(self._app(), config, shutdown_trigger=self._stop.wait)  # type: ignore[arg-type]
+        await serve(self._app(), config, shutdown_trigger=self._stop.wait)
 
     def _app(self) -> Quart:
         app = Quart("stand-in", static_folder=None)
@@ -161,7 +167,9 @@ class StandIn:
             "prefix_cache_queries_total": self.generated * 2,
             "prefix_cache_hits_total": self.generated,
         }
-        text = "".join(f'tinyllm:{name}{{model_name="x}} y",engine="0"}} {value}\n' for name, value in values.items())
+        text = "".join(
+            f'tinyllm:{name}{{model_name="x}} y",engine="0"}} {value}\n' for name, value in values.items()
+        )
         return self._refused() or Response(text, content_type="text/plain; version=0.0.4")
 
     async def _cancel(self, name: str) -> Response:
@@ -173,7 +181,9 @@ class StandIn:
         turns = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in body["messages"])
         prompt = turns + "<|im_start|>assistant\n"
         ids = list(range(len(prompt) // 4))
-        return self._refused() or _json({"prompt": prompt, "prompt_token_ids": ids, "count": len(ids), "max_model_len": 8192})
+        return self._refused() or _json(
+            {"prompt": prompt, "prompt_token_ids": ids, "count": len(ids), "max_model_len": 8192}
+        )
 
     async def _chat(self) -> Response:
         if (refused := self._refused()) is not None:
@@ -195,7 +205,8 @@ class StandIn:
         started, count = time.monotonic(), 0
         await asyncio.sleep(plan.delay)
         try:
-            for kind, text in [("reasoning_content", t) for t in plan.reasoning] + [("content", t) for t in plan.pieces]:
+            thoughts = [("reasoning_content", text) for text in plan.reasoning]
+            for kind, text in [*thoughts, *(("content", text) for text in plan.pieces)]:
                 if count == plan.cut_after:
                     raise ConnectionError("cut")
                 if count == plan.fail_after:
@@ -225,23 +236,43 @@ def _usage(count: int) -> dict[str, Any]:
 
 def _logprobs(text: str) -> dict[str, Any]:
     logprob = -0.02 - (len(text) * 7 % 5) * 0.6
-    others = [{"token": text, "logprob": logprob}, {"token": " other", "logprob": -3.1}, {"token": "\n", "logprob": -4.0}]
-    return {"content": [{"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": others}]}
+    others = [
+        {"token": text, "logprob": logprob},
+        {"token": " other", "logprob": -3.1},
+        {"token": "\n", "logprob": -4.0},
+    ]
+    return {
+        "content": [{"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": others}]
+    }
 
 
-def _chunk(body: dict[str, Any], count: int, delta: dict[str, str], finish: str | None, text: str | None) -> dict[str, Any]:
+def _chunk(
+    body: dict[str, Any], count: int, delta: dict[str, str], finish: str | None, text: str | None
+) -> dict[str, Any]:
     if count == 1:
         delta = {"role": "assistant", **delta}
     logprobs = _logprobs(text) if text and body.get("logprobs") else None
     choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "stand-in-1B", "choices": [choice], "usage": _usage(count)}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "model": "stand-in-1B",
+        "choices": [choice],
+        "usage": _usage(count),
+    }
 
 
 def _whole(body: dict[str, Any], plan: Plan) -> dict[str, Any]:
     pieces = list(plan.pieces)
     message = {"role": "assistant", "content": "".join(pieces)}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": plan.finish}
-    return {"id": "chatcmpl-1", "object": "chat.completion", "model": "stand-in-1B", "choices": [choice], "usage": _usage(len(pieces))}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "model": "stand-in-1B",
+        "choices": [choice],
+        "usage": _usage(len(pieces)),
+    }
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -35,13 +35,17 @@ SIZES = [(360, 740), (1280, 800), (1920, 1080)]
 def violations(page: Any, axe: str) -> list[str]:
     """What axe-core finds, with all its rules."""
     page.page.evaluate(axe)
-    found = page.page.evaluate("async () => (await axe.run(document, { resultTypes: ['violations'] })).violations")
+    found = page.page.evaluate(
+        "async () => (await axe.run(document, { resultTypes: ['violations'] })).violations"
+    )
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), SIZES[:2])
-def test_axe_finds_nothing(stand_in: StandIn, open_page: Any, axe_source: str, width: int, height: int, dark: bool) -> None:
+def test_axe_finds_nothing(
+    stand_in: StandIn, open_page: Any, axe_source: str, width: int, height: int, dark: bool
+) -> None:
     stand_in.plan = lambda body: Plan(pieces=[RICH], reasoning=["A thought."])
     page = open_page(stand_in.url, width=width, height=height, dark=dark)
     page.allowed = ("Failed to load resource",)
@@ -138,7 +142,9 @@ def test_text_from_right_to_left(stand_in: StandIn, open_page: Any) -> None:
 @pytest.mark.parametrize(("width", "height"), [*SIZES, (320, 500)])
 def test_nothing_sticks_out(stand_in: StandIn, open_page: Any, width: int, height: int) -> None:
     long = "x" * 300
-    stand_in.plan = lambda body: Plan(pieces=[f"{long}\n\n```\n{long}\n```\n\n| {long} | b |\n|--|--|\n| 1 | 2 |\n"])
+    stand_in.plan = lambda body: Plan(
+        pieces=[f"{long}\n\n```\n{long}\n```\n\n| {long} | b |\n|--|--|\n| 1 | 2 |\n"]
+    )
     page = open_page(stand_in.url, width=width, height=height)
     page.send(long)
     page.wait_done()

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.browser
 
 def echo(body: dict[str, Any]) -> Plan:
     """Answer with the last message and how many there are."""
-    return Plan(pieces=["You said ", f"**{body['messages'][-1]['content']}**", f" ({len(body['messages'])})."])
+    return Plan(
+        pieces=["You said ", f"**{body['messages'][-1]['content']}**", f" ({len(body['messages'])})."]
+    )
 
 
 def test_a_message_is_answered_and_measured(stand_in: StandIn, open_page: Any) -> None:
@@ -122,7 +124,9 @@ def test_conversations_are_kept_found_renamed_deleted(stand_in: StandIn, open_pa
     expect(rows).to_have_count(1)
 
 
-def test_export_and_import_give_the_same_conversation(stand_in: StandIn, open_page: Any, tmp_path: Path) -> None:
+def test_export_and_import_give_the_same_conversation(
+    stand_in: StandIn, open_page: Any, tmp_path: Path
+) -> None:
     stand_in.plan = echo
     page = open_page(stand_in.url)
     page.send("first")
@@ -135,7 +139,9 @@ def test_export_and_import_give_the_same_conversation(stand_in: StandIn, open_pa
         with page.page.expect_download() as download:
             page.page.click(f"text=Export as {kind}")
         download.value.save_as(tmp_path / kind)
-    assert (tmp_path / "Markdown").read_text() == "# first\n\n## You\n\nfirst\n\n## Assistant\n\nYou said **first** (1).\n"
+    assert (
+        tmp_path / "Markdown"
+    ).read_text() == "# first\n\n## You\n\nfirst\n\n## Assistant\n\nYou said **first** (1).\n"
     exported = json.loads((tmp_path / "JSON").read_text())["conversations"][0]
     assert len(exported["messages"]) == 3
     page.page.click("text=Import, export, clear")
@@ -145,12 +151,16 @@ def test_export_and_import_give_the_same_conversation(stand_in: StandIn, open_pa
     page.page.click("text=Import, export, clear")
     with page.page.expect_file_chooser() as chooser:
         page.page.click("text=Import from a file")
-    chooser.value.set_files({"name": "x.json", "mimeType": "application/json", "buffer": (tmp_path / "JSON").read_bytes()})
+    chooser.value.set_files(
+        {"name": "x.json", "mimeType": "application/json", "buffer": (tmp_path / "JSON").read_bytes()}
+    )
     page.page.locator("#conversations .row").click()
     expect(page.page.locator(".branches").last).to_have_text("2/2")
 
 
-@pytest.mark.parametrize("text", ["no json", "{}", '{"format":"tinyllm.conversations","conversations":[{"messages":{"a":{}}}]}'])
+@pytest.mark.parametrize(
+    "text", ["no json", "{}", '{"format":"tinyllm.conversations","conversations":[{"messages":{"a":{}}}]}']
+)
 def test_a_file_that_is_no_export_is_refused(stand_in: StandIn, open_page: Any, text: str) -> None:
     page = open_page(stand_in.url)
     page.page.click("text=Import, export, clear")
@@ -183,7 +193,12 @@ def test_settings_go_into_the_request(stand_in: StandIn, open_page: Any) -> None
     page.wait_done()
     assert page.answer() == "Hello there."
     body = stand_in.bodies[1]
-    assert (body["temperature"], body["stream"], "top_k" in body, "stream_options" in body) == (0, False, False, False)
+    assert (body["temperature"], body["stream"], "top_k" in body, "stream_options" in body) == (
+        0,
+        False,
+        False,
+        False,
+    )
 
 
 def test_reasoning_is_in_a_fold(stand_in: StandIn, open_page: Any) -> None:
@@ -233,7 +248,9 @@ def test_the_prompt_is_shown_with_its_special_tokens(stand_in: StandIn, open_pag
     page.send("Hi")
     page.wait_done()
     page.page.click("[aria-label='What the model saw']")
-    expect(page.page.locator(".prompt")).to_have_text("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    expect(page.page.locator(".prompt")).to_have_text(
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
     expect(page.page.locator(".prompt mark")).to_have_count(3)
 
 

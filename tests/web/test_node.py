@@ -20,7 +20,9 @@ def test_under_node() -> None:
         pytest.skip("node is not installed; the page's own tests need version 20 or later")
     assert node is not None
     files = sorted(str(path) for path in HERE.glob("*.test.js"))
-    result = subprocess.run([node, "--test", *files], capture_output=True, text=True, timeout=240, check=False)
+    result = subprocess.run(
+        [node, "--test", *files], capture_output=True, text=True, timeout=240, check=False
+    )
     assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
 
 
@@ -31,7 +33,15 @@ def test_the_page_is_small() -> None:
 
 def test_the_page_has_no_way_around_its_policy() -> None:
     """Nothing inline, nothing from elsewhere, and no function that turns text into markup or code."""
-    forbidden = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser")
+    forbidden = (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "DOMParser",
+    )
     for path in WEB.rglob("*.js"):
         text = path.read_text(encoding="utf-8")
         assert not [word for word in forbidden if word in text], path.name

@@ -26,8 +26,9 @@ def serve(model: Path) -> tuple[subprocess.Popen[bytes], str]:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    command = [sys.executable, "-m", "tinyllm", "serve", str(model), "--port", str(port), "--max-model-len", str(CONTEXT)]
-    command += ["--kv-cache-bytes", str(256 << 20), "--dtype", "float32"]
+    options = {"port": port, "max-model-len": CONTEXT, "kv-cache-bytes": 256 << 20, "dtype": "float32"}
+    command = [sys.executable, "-m", "tinyllm", "serve", str(model)]
+    command += [f"--{name}={value}" for name, value in options.items()]
     process = subprocess.Popen(command, env=os.environ | {"TINYLLM_API_KEYS": KEY}, stderr=subprocess.PIPE)
     return process, f"http://127.0.0.1:{port}/"
 
@@ -91,7 +92,9 @@ def test_a_new_user(server: str, open_page: Any, width: int, height: int) -> Non
     said = greedy(server, [{"role": "user", "content": question}], 40)
     kept = view.evaluate("() => [...document.querySelectorAll('.assistant .body')].at(-1).innerText")
     assert re.sub(r"\W+", "", kept) == re.sub(r"\W+", "", said)
-    assert re.search(r"\d+ tokens · [\d.]+ tokens/s · first after", view.locator(".assistant .meta").last.inner_text())
+    assert re.search(
+        r"\d+ tokens · [\d.]+ tokens/s · first after", view.locator(".assistant .meta").last.inner_text()
+    )
     assert re.match(rf"\d+ of {CONTEXT} tokens", view.inner_text(".context"))
 
     # Its tokens, and what the model saw.

@@ -26,10 +26,21 @@ async () => {
   const outside = [];
   for (const element of document.querySelectorAll('.assistant .body *, .assistant .reasoning-body *')) {
     const attributes = ALLOWED[element.localName];
-    if (!attributes || element.namespaceURI !== 'http://www.w3.org/1999/xhtml') outside.push(element.outerHTML);
-    else for (const { name, value } of element.attributes) if (!attributes[name]?.test(value)) outside.push(element.outerHTML);
+    const isPlain = attributes && element.namespaceURI === 'http://www.w3.org/1999/xhtml';
+    if (!isPlain || [...element.attributes].some(({ name, value }) => !attributes[name]?.test(value))) {
+      outside.push(element.outerHTML);
+    }
   }
   return outside;
+}
+"""
+
+
+INLINE_STYLE = """
+() => {
+  const style = document.createElement('style');
+  style.textContent = '* { color: red }';
+  document.head.append(style);
 }
 """
 
@@ -38,7 +49,8 @@ async () => {
 def hostile_strings() -> list[str]:
     if shutil.which("node") is None:
         pytest.skip("node makes the strings")
-    script = f"import {{ hostileStrings }} from '{HERE / 'hostile.js'}'; console.log(JSON.stringify(hostileStrings({COUNT})))"
+    show = f"console.log(JSON.stringify(hostileStrings({COUNT})))"
+    script = f"import {{ hostileStrings }} from '{HERE / 'hostile.js'}'; {show}"
     command = ["node", "--input-type=module", "-e", script]
     made = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     strings: list[str] = json.loads(made.stdout)
@@ -56,18 +68,18 @@ def split_anywhere(text: str, chance: random.Random) -> list[str]:
 
 
 def test_hostile_answers_stay_text(stand_in: StandIn, open_page: Any, hostile_strings: list[str]) -> None:
-    """0 dialogs, 0 reports of the policy, 0 elements that are not on the list, nothing loaded from elsewhere."""
+    """0 dialogs, 0 reports of the policy, 0 elements off the list, nothing loaded from elsewhere."""
     chance = random.Random(11)
     page = open_page(stand_in.url)
     foreign: list[str] = []
-    page.page.on("request", lambda request: request.url.startswith(stand_in.url) or foreign.append(request.url))
+    page.page.on("request", lambda request: foreign.append(request.url))
     page.page.on("popup", lambda popup: foreign.append(popup.url))
     seen = 0
     for start in range(0, COUNT, 50):
         texts = iter(hostile_strings[start : start + 50])
         stand_in.plan = lambda body, texts=texts: Plan(  # type: ignore[misc]
             pieces=[piece for text in texts for piece in (*split_anywhere(text, chance), "\n\n")],
-            reasoning=split_anywhere(hostile_strings[start], chance),
+            reasoning=split_anywhere(body["messages"][0]["content"], chance),
             rate=2000,
         )
         page.send(hostile_strings[start])
@@ -80,7 +92,7 @@ def test_hostile_answers_stay_text(stand_in: StandIn, open_page: Any, hostile_st
             assert link.get_attribute("rel") == "noopener noreferrer nofollow"
         page.page.click("#new-chat")
     assert seen > COUNT  # they were shown
-    assert foreign == []
+    assert [url for url in foreign if not url.startswith(stand_in.url)] == []
     page.check()
 
 
@@ -94,7 +106,11 @@ def test_hostile_words_elsewhere_stay_text(stand_in: StandIn, open_page: Any) ->
     page.page.locator(".failure").wait_for()
     page.page.click("[aria-label='What the model saw']")
     page.page.locator(".prompt mark").first.wait_for()
-    conversation = {"title": text, "selected": {"__proto__": "constructor"}, "messages": {"__proto__x": {"role": "user", "parent": "", "content": text}}}
+    conversation = {
+        "title": text,
+        "selected": {"__proto__": "constructor"},
+        "messages": {"__proto__x": {"role": "user", "parent": "", "content": text}},
+    }
     file = json.dumps({"format": "tinyllm.conversations", "conversations": [conversation]})
     page.page.click("text=Import, export, clear")
     with page.page.expect_file_chooser() as chooser:
@@ -112,7 +128,7 @@ def test_the_policy_holds(stand_in: StandIn, open_page: Any) -> None:
     page.allowed = ("violates", "require-trusted-types-for", "script-src", "style-src", "Trusted")
     with pytest.raises(Exception, match="TrustedHTML"):
         page.page.evaluate("() => { document.body.innerHTML = '<b>x</b>' }")
-    page.page.evaluate("() => { const s = document.createElement('style'); s.textContent = '* { color: red }'; document.head.append(s) }")
+    page.page.evaluate(INLINE_STYLE)
     page.page.wait_for_timeout(100)
     assert any("style-src" in report for report in page.page.evaluate("reports"))
 
