@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,16 @@ class Worker:
         self._signal(signal.SIGSTOP)
 
     def measure(self, workload: str, seed: int) -> dict[str, Any]:
-        """Return what the worker measured. Raises `ArmFailedError`."""
+        """Return what the worker measured, and the CPU time that took. Raises `ArmFailedError`."""
+        cpu = self._cpu_seconds()
         self._signal(signal.SIGCONT)
         try:
             if self._process.stdin is None:
                 raise ArmFailedError(f"{self.arm.name} has no input")
             self._process.stdin.write(f"{workload} {seed}\n")
             self._process.stdin.flush()
-            return self._read_line()
+            answer = self._read_line()
+            return answer | {"cpu_seconds": self._cpu_seconds() - cpu}
         except BrokenPipeError:
             raise ArmFailedError(f"{self.arm.name} has ended") from None
         finally:
@@ -82,6 +84,13 @@ class Worker:
     def peak_memory(self) -> int:
         """Return the most memory all its processes have held, in bytes, added up."""
         return sum(peak_memory(pid) for pid in _process_group(self._process.pid))
+
+    def _cpu_seconds(self) -> float:
+        ticks = 0
+        for pid in _process_group(self._process.pid):
+            fields = _stat(pid)
+            ticks += int(fields[11]) + int(fields[12]) if fields else 0
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         """End it and its children."""
@@ -116,14 +125,15 @@ def _is_answer(line: str) -> bool:
     return line.startswith("{")
 
 
-def _process_group(leader: int) -> Sequence[int]:
+def _process_group(leader: int) -> list[int]:
     """Return the processes of a group, where the system lists them."""
-    members = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        if int(fields[2]) == leader:
-            members.append(int(entry.name))
-    return members
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if (fields := _stat(pid)) and int(fields[2]) == leader]
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what Linux says of a process, from its state on; nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

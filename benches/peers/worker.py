@@ -41,7 +41,6 @@ def serve(engine: str, vocab_size: int, generate: Generate, **about: str) -> Non
             seen.add(workload)
             generate(make_prompts(batch, prompt_tokens, vocab_size, -1), 2)
         prompts = make_prompts(batch, prompt_tokens, vocab_size, int(seed))
-        cpu = os.times()
         prefill = _seconds(generate, prompts, 1)
         whole = _seconds(generate, prompts, output_tokens)
         answer = {
@@ -49,7 +48,6 @@ def serve(engine: str, vocab_size: int, generate: Generate, **about: str) -> Non
             "workload": workload,
             "prefill_tok_s": batch * prompt_tokens / prefill,
             "decode_tok_s": batch * (output_tokens - 1) / max(whole - prefill, 1e-9),
-            "cpu_seconds": sum(os.times()[:4]) - sum(cpu[:4]),
         }
         print(json.dumps(answer), file=out, flush=True)
 

@@ -67,6 +67,7 @@ def test_engines_are_measured_alike_and_compared(
     comparison = result["decode_ratios"]["slow"]
     assert 1 < comparison["median"] < 4
     assert comparison["low"] <= comparison["median"] <= comparison["high"]
+    assert result["cpu_seconds"].keys() == {"tinyllm", "slow"}
     assert [len(samples) for samples in result["samples"].values()] == [3, 3]
 
 
