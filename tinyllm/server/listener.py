@@ -18,14 +18,13 @@ from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event
-from hypercorn.protocol import ProtocolWrapper
-from hypercorn.protocol.h2 import H2Protocol
-from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
 from tinyllm.server.errors import Fault, error_bytes
+from tinyllm.server.http2 import HTTP2
 from tinyllm.server.settings import ServerConfig
 
 __all__ = ["Listener", "hypercorn_config"]
@@ -35,6 +34,9 @@ MAX_BODY_MESSAGES: Final = 16
 MAX_REQUESTS_PER_CONNECTION: Final = 10_000
 MAX_STREAMS: Final = 128
 """Requests at once on one HTTP/2 connection."""
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
+"""What HTTP/2 begins with looks like a request of HTTP/1."""
 
 FULL: Final = Fault(503, "too many connections: try again later (--max-connections)", "too_many_connections")
 
@@ -139,9 +141,9 @@ class _Connection(TCPServer):
         state = ConnectionState(self.state)
         around = (self.app, self.config, self.context, tasks, state, tls is not None, client, server)
         if tls is None and self.h2c:
-            return ProtocolWrapper(*around, self.protocol_send, "http/1.1")
+            return _Either(*around, self.protocol_send)
         if tls is not None and tls.selected_alpn_protocol() == "h2":
-            return H2Protocol(*around, self.protocol_send)
+            return HTTP2(*around, self.protocol_send)
         return _HTTP1(*around, self.protocol_send)
 
     async def _close(self) -> None:
@@ -149,6 +151,8 @@ class _Connection(TCPServer):
         timer = self.loop.call_later(self.write_timeout, self.writer.transport.abort)
         try:
             await super()._close()
+        except OSError:  # TLS, when the client still sends
+            pass
         finally:
             timer.cancel()
 
@@ -162,7 +166,7 @@ class _OtherProtocolError(Exception):
 
 
 class _HTTP1(H11Protocol):
-    """HTTP/1.1 and nothing else. An offer to go on with HTTP/2 is ignored, as it may be."""
+    """HTTP/1.1. An offer to go on with HTTP/2 is ignored, as it may be."""
 
     async def handle(self, event: Event) -> None:
         try:
@@ -177,6 +181,34 @@ class _HTTP1(H11Protocol):
         for name, value in event.headers:
             if name == b"upgrade" and value.strip().lower() == b"websocket":
                 raise _OtherProtocolError(403)
+
+
+class _HTTP1Until2(_HTTP1):
+    """HTTP/1.1, until the client turns out to speak HTTP/2."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        if event.method == b"PRI" and event.http_version == b"2.0":
+            raise H2ProtocolAssumedError(PREFACE + self.connection.trailing_data[0])
+        await super()._check_protocol(event)
+
+
+class _Either:
+    """HTTP/1.1 without TLS, or HTTP/2 if the client speaks that from the start."""
+
+    def __init__(self, *around: Any) -> None:
+        self._around = around
+        self._protocol: _HTTP1 | HTTP2 = _HTTP1Until2(*around)
+
+    async def initiate(self) -> None:
+        await self._protocol.initiate()
+
+    async def handle(self, event: Event) -> None:
+        try:
+            await self._protocol.handle(event)
+        except H2ProtocolAssumedError as start:
+            self._protocol = HTTP2(*self._around)
+            await self._protocol.initiate()
+            await self._protocol.handle(RawData(data=start.data))
 
 
 def _turn_away(writer: asyncio.StreamWriter) -> None:
