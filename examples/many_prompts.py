@@ -35,4 +35,4 @@ async def main(model: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:2])
+    anyio.run(main, sys.argv[1] if len(sys.argv) > 1 else None)

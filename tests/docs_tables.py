@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -43,7 +43,7 @@ def type_name(annotation: Any) -> str:
         return type_name(next(arg for arg in args if arg is not types.NoneType))
     if origin is Literal:
         return " or ".join(f"`{arg}`" for arg in args)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return f"list of {type_name(args[0])}"
     if origin is dict:
         return f"dict of {type_name(args[0])} to {type_name(args[1])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -43,7 +43,9 @@ def _as_tuple(value: Any) -> Any:
     """Let one value stand for a sequence of one, and None for none."""
     if value is None:
         return ()
-    return (value,) if isinstance(value, (str, int)) else value
+    if isinstance(value, (str, int)):
+        return (value,)
+    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
 
 
 def _token_id_key(value: Any) -> Any:
@@ -53,7 +55,8 @@ def _token_id_key(value: Any) -> Any:
 
 
 _T = TypeVar("_T")
-_Many = Annotated[tuple[_T, ...], BeforeValidator(_as_tuple), Field(default=())]
+_Many = Annotated[Sequence[_T], BeforeValidator(_as_tuple), Field(default=())]
+"""A tuple; whoever makes the params may give a list, or one value."""
 _TokenId = Annotated[int, Field(strict=True, ge=0)]
 _TokenIdKey = Annotated[_TokenId, BeforeValidator(_token_id_key)]
 

@@ -25,8 +25,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "generate",
         help="complete a prompt",
-        description="Complete a prompt: greedily unless --temperature says otherwise, 128 tokens at most unless "
-        "--max-tokens does.",
+        description="Complete a prompt: greedily unless --temperature says otherwise, and 128 tokens at most "
+        "unless --max-tokens does.",
     )
     parser.add_argument(
         "--prompt", "-p", metavar="TEXT", help="the prompt; - or nothing reads standard input"

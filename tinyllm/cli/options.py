@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
@@ -90,7 +90,7 @@ def _add_option(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> 
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
     elif get_origin(kind) is Literal:
         group.add_argument(flag, choices=get_args(kind), **options)
-    elif get_origin(kind) is tuple:
+    elif get_origin(kind) is Sequence:
         element = _plain(get_args(kind)[0])
         group.add_argument(flag, action="append", type=element, metavar=_metavar(element), **options)
     elif get_origin(kind) is dict:

@@ -20,6 +20,7 @@ from tinyllm.engine.messages import Delivery, Submission
 from tinyllm.engine.status_log import StatusLog
 from tinyllm.errors import (
     RequestAbortedError,
+    RequestError,
     RequestFailedError,
     RequestTimeoutError,
     SlowConsumerError,
@@ -282,8 +283,10 @@ def _abnormal_end(status: RequestStatus) -> tuple[TinyLLMError, str]:
     return RequestTimeoutError("the request's timeout or queue_timeout passed before it finished"), "timeout"
 
 
-def _failure(fault: BaseException) -> RequestFailedError:
-    """Return what the request's reader gets; details are in ``__cause__``, and not in the message."""
+def _failure(fault: BaseException) -> RequestError:
+    """Return what the request's reader gets; details of foreign faults are in ``__cause__`` only."""
+    if isinstance(fault, RequestError):
+        return fault
     error = RequestFailedError(f"this request failed ({type(fault).__name__}); others go on")
     error.__cause__ = fault
     return error

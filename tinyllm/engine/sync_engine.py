@@ -219,7 +219,10 @@ class Engine:
             options = RequestOptions(uuid.uuid4().hex, own, arrival, timeout=timeout, cache_salt=cache_salt)
             check_options(self.config, options)
             submissions.append(make_submission(model, prompt, options))
-        with self._lock, tqdm(total=len(submissions), desc="Prompts", disable=not progress) as bar:
+        with (
+            self._lock,
+            tqdm(total=len(submissions), desc="Prompts", disable=not (progress and submissions)) as bar,
+        ):
             self._check_open()
             return self._compute(submissions, bar)
 
