@@ -44,7 +44,6 @@ const ICONS = {
 	alert: 'M12 8v5M12 16.5h.01M12 3.5l9.5 16.5h-19z',
 };
 
-/** An icon; the control it is in has the name. */
 export function icon(name) {
 	const svg = document.createElementNS(SVG, 'svg');
 	const path = document.createElementNS(SVG, 'path');

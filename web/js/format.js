@@ -3,8 +3,8 @@
 const whole = new Intl.NumberFormat();
 
 export const count = (number) => whole.format(Math.round(number));
-export const percent = (share) => `${(100 * share).toFixed(share < 0.1 || share > 0.995 ? 1 : 0)}%`;
-export const rate = (perSecond) => (perSecond < 10 ? perSecond.toFixed(1) : count(perSecond));
+export const percent = (share) => `${(100 * share).toFixed((share && share < 0.1) || share > 0.995 ? 1 : 0)}%`;
+export const rate = (perSecond) => (perSecond && perSecond < 10 ? perSecond.toFixed(1) : count(perSecond));
 export const tokensText = (number) => `${count(number)} ${number === 1 ? 'token' : 'tokens'}`;
 
 export function duration(ms) {

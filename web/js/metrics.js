@@ -11,7 +11,6 @@ export function parseMetrics(text) {
 	return values;
 }
 
-/** Reads one sample of the engine; `at` in milliseconds. */
 export function sampleOf(text, at) {
 	const values = parseMetrics(text);
 	const get = (name) => values[`tinyllm:${name}`] ?? 0;
