@@ -210,7 +210,7 @@ def environment(**variables: object) -> dict[str, str]:
         (["--workers", "2"], "batch together"),
         (["/no/such/model"], "there is no model"),
         (["--api-key-file", "/no/such/file"], "cannot be read"),
-        (["--prot", "1"], "unrecognized"),
+        (["--prot", "1"], "did you mean --port?"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(flags: list[str], message: str) -> None:

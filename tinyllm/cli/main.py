@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
+from tinyllm.cli.parser import Parser
 from tinyllm.errors import ConfigError, InvalidRequestError, TinyLLMError
 
 __all__ = ["COMMANDS", "main"]
@@ -51,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(code)
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> Parser:
     """Build the parser; of the commands only the one that is called is imported."""
     from importlib.metadata import version
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tinyllm", description="Run and serve language models. Without --model: SmolLM2-135M-Instruct."
     )
     parser.add_argument("--version", action="version", version=f"tinyllm {version('tinyllm')}")

@@ -90,7 +90,7 @@ def _add_option(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> 
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
     elif get_origin(kind) is Literal:
         group.add_argument(flag, choices=get_args(kind), **options)
-    elif get_origin(kind) is Sequence:
+    elif get_origin(kind) in (Sequence, tuple):
         element = _plain(get_args(kind)[0])
         group.add_argument(flag, action="append", type=element, metavar=_metavar(element), **options)
     elif get_origin(kind) is dict:

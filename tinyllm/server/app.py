@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from quart import Quart, Response
+from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException
 
 from tinyllm.errors import TinyLLMError
@@ -68,11 +68,16 @@ def create_app(config: ServerConfig | None = None, engine: AsyncEngine | None = 
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
     app.register_error_handler(Exception, _answer_error)
+    app.before_request(_note_route)
     app.before_serving(service.start)
     app.after_serving(service.stop)
     application: Any = app  # Quart names the events of ASGI one by one; the guard is not so particular
-    application.asgi_app = Guard(application.asgi_app, config, load_keys(config))
+    application.asgi_app = Guard(application.asgi_app, config, load_keys(config), service.http_metrics)
     return app
+
+
+async def _note_route() -> None:
+    current_call().handler = "" if request.url_rule is None else request.url_rule.rule
 
 
 async def _answer_error(error: Exception) -> Response:

@@ -34,6 +34,8 @@ class Call:
     """What the engine does for it."""
     at_end: list[Callable[[], object]] = field(default_factory=list)
     """Called when the request ends, however it ends."""
+    handler: str = ""
+    """The route that handles it, as it was declared; empty without one."""
     ignored_fields: list[str] = field(default_factory=list)
     """Fields of its body that mean nothing here."""
     field_names: Mapping[str, str] = field(default_factory=dict)

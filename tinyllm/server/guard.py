@@ -20,6 +20,7 @@ from tinyllm.server.checks import (
 )
 from tinyllm.server.context import SCOPE_KEY, Call, make_request_id
 from tinyllm.server.errors import RefusedError, error_bytes
+from tinyllm.server.http_metrics import HTTPMetrics
 from tinyllm.server.keys import Caller, KeyRing
 from tinyllm.server.settings import ServerConfig
 
@@ -53,10 +54,13 @@ class Guard:
     goes away, at any moment, stops its work.
     """
 
-    def __init__(self, application: Application, config: ServerConfig, keys: KeyRing) -> None:
+    def __init__(
+        self, application: Application, config: ServerConfig, keys: KeyRing, metrics: HTTPMetrics
+    ) -> None:
         self._application = application
         self._config = config
         self._keys = keys
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection of ASGI."""
@@ -80,7 +84,9 @@ class Guard:
             await reply.refuse(refusal)
         finally:
             call.close()
-            self._log(scope, call, reply)
+            seconds = time.monotonic() - call.started
+            self._metrics.record(call.handler, scope["method"], reply.status, seconds)
+            self._log(scope, call, reply, seconds)
 
     async def _admit(self, scope: Scope, headers: dict[str, str], call: Call, reply: _Reply) -> bool:
         """Run the checks. False if the answer has been sent already."""
@@ -96,7 +102,7 @@ class Guard:
         call.caller = check_caller(scope, headers, config, self._keys)
         return True
 
-    def _log(self, scope: Scope, call: Call, reply: _Reply) -> None:
+    def _log(self, scope: Scope, call: Call, reply: _Reply, seconds: float) -> None:
         if not self._config.access_log or scope["path"] in QUIET_PATHS:
             return
         access_logger.info(
@@ -107,7 +113,7 @@ class Guard:
             extra={
                 "request_id": call.request_id,
                 "caller": call.caller.name,
-                "seconds": round(time.monotonic() - call.started, 4),
+                "seconds": round(seconds, 4),
                 "bytes": reply.bytes,
             },
         )

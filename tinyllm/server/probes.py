@@ -46,9 +46,10 @@ async def get_version() -> Response:
 
 @blueprint.get("/metrics")
 async def metrics() -> Response:
-    """Return the engine's metrics in Prometheus' text format."""
-    engine = current_service().loaded_engine
-    text = "" if engine is None else engine.metrics_text()
+    """Return the engine's and the server's metrics in Prometheus' text format."""
+    service = current_service()
+    text = "" if service.loaded_engine is None else service.loaded_engine.metrics_text()
+    text += service.http_metrics.text()
     return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
 

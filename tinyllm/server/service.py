@@ -17,6 +17,7 @@ from quart import current_app
 from tinyllm.errors import EngineDeadError, TinyLLMError
 from tinyllm.server.context import Call
 from tinyllm.server.errors import RETRY_WHILE_LOADING, RefusedError
+from tinyllm.server.http_metrics import HTTPMetrics
 from tinyllm.server.reasoning import OPEN
 from tinyllm.server.settings import ServerConfig
 
@@ -40,6 +41,7 @@ class Service:
         self.model_names: tuple[str, ...] = config.served_model_name or (model_name(config.model),)
         """What requests may call the model; the first is its proper name."""
         self.created = int(time.time())
+        self.http_metrics = HTTPMetrics()
         self.fault: BaseException | None = None
         """Why there is no engine, or no more."""
         self._given = engine
