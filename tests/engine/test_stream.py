@@ -289,3 +289,42 @@ async def test_a_reader_that_always_finds_something_lets_others_run() -> None:
         tasks.cancel_scope.cancel()
     assert others > 10
     stream.close()
+
+
+async def test_taking_what_is_there() -> None:
+    credit = StreamCredit(4)
+    stream = make_stream(Owner(), credit)
+    assert stream.take(9) == []
+    stream.deliver(item("a", "b"))
+    stream.deliver(item("c"))
+    assert [out.text for out in stream.take(1) or ()] == ["a"]
+    assert [out.text for out in stream.take(9) or ()] == ["b", "c"]
+    assert credit.read == 2
+    assert stream.take(9) == []
+    stream.deliver(item("d", end=True))
+    assert [out.text for out in stream.take(9) or ()] == ["d"]
+    assert stream.take(9) is None
+    assert (await stream).text == "abcd"
+
+
+async def test_taking_gives_the_pieces_before_an_error() -> None:
+    stream = make_stream(Owner())
+    stream.deliver(item("a"))
+    stream.end(RequestFailedError("broken"))
+    assert [out.text for out in stream.take(9) or ()] == ["a"]
+    for _ in range(2):
+        with pytest.raises(RequestFailedError, match="broken"):
+            stream.take(9)
+
+
+async def test_a_wait_can_be_interrupted() -> None:
+    stream = make_stream(Owner())
+    stream.interrupt()  # nobody waits: nothing happens
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.wait)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            stream.take(1)
+        stream.interrupt()
+    assert stream.take(1) == []
+    stream.close()

@@ -101,6 +101,9 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         item = await self._exclusively(self._receive)
         if item is None:
             raise self._error or StopAsyncIteration
+        self._accept(item)
+
+    def _accept(self, item: tuple[RequestOutput, ...]) -> None:
         self._pieces.extend(item)
         self._credit.read += 1  # first store, then test: the other order loses wake-ups
         if self._credit.stalled:
@@ -125,8 +128,36 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         finally:
             self._reading = False
 
+    def take(self, limit: int) -> list[RequestOutput] | None:
+        """Return the pieces that are there, at most ``limit``, or none, without waiting; None at the end.
+
+        With `wait` this is the cheap way to read: one turn of the event loop for whatever has come. Raises
+        what reading does.
+        """
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        taken: list[RequestOutput] = []
+        while len(taken) < limit:
+            if not self._pieces:
+                try:
+                    self._accept(self._receiver.receive_nowait())
+                except anyio.WouldBlock:
+                    return taken
+                except (anyio.EndOfStream, anyio.ClosedResourceError):
+                    if taken or self._error is None:
+                        return taken or None
+                    raise self._error from None
+            piece = self._pieces.popleft()
+            self._collector.add(piece)
+            taken.append(piece)
+        return taken
+
+    def interrupt(self) -> None:
+        """Have `wait` return now, if it is waiting."""
+        self._notify()
+
     async def wait(self) -> None:
-        """Wait until a read would not: there is a piece, or the stream has ended.
+        """Wait until a read would not: there is a piece, or the stream has ended. Or until `interrupt`.
 
         Unlike a read, this may be cancelled (by a timeout, say) and the stream goes on.
         """

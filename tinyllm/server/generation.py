@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tinyllm.errors import TinyLLMError
 from tinyllm.outputs import GenerationResult, RequestOutput
 from tinyllm.server.context import Call
+from tinyllm.server.watch import Watch
 
 if TYPE_CHECKING:
     from tinyllm.engine.stream import TokenStream
@@ -47,6 +48,7 @@ class Generation:
         self._waits: dict[asyncio.Task[None], int] = {}
         self._ready: list[Piece] = []
         self._error: TinyLLMError | None = None
+        self._watch = Watch()
         call.at_end.append(self._cancel_waits)
 
     async def results(self) -> list[Answered]:
@@ -76,9 +78,7 @@ class Generation:
         """Return what is there, at least one piece; none when the time is over or all streams have ended."""
         while self._open:
             indices = await self._wait(patience)
-            pieces: list[Piece] = []
-            for index in indices:
-                pieces += await self._take(index)
+            pieces = [piece for index in indices for piece in self._take(index)]
             if pieces or not indices:
                 return pieces
         if self._error is not None:
@@ -86,36 +86,37 @@ class Generation:
             raise error
         return []
 
-    async def _take(self, index: int) -> list[Piece]:
+    def _take(self, index: int) -> list[Piece]:
         """Return what a stream has. If it ends in an error, that ends all, after what was read before it."""
-        pieces: list[Piece] = []
         if (stream := self._open.get(index)) is None:
-            return pieces
+            return []
         try:
-            while not pieces or (stream.has_unread and len(pieces) < MAX_BATCH):
-                pieces.append(Piece(index, await anext(stream)))
-        except StopAsyncIteration:
-            self._open.pop(index, None)
+            outputs = stream.take(MAX_BATCH)
         except TinyLLMError as error:
             self._error = self._error or error
             self._open.clear()
-        return pieces
+            return []
+        if outputs is None:
+            self._open.pop(index, None)
+        return [Piece(index, output) for output in outputs or ()]
 
     async def _wait(self, patience: float) -> list[int]:
         """Wait until at least one stream has something, and return which."""
         if len(self.streams) == 1:
-            try:
-                async with asyncio.timeout(patience):
-                    await self.streams[0].wait()
-            except TimeoutError:
-                return []
-            return [0]
+            return [0] if await self._wait_alone(self.streams[0], patience) else []
         for index in self._open.keys() - self._waits.values():
             self._waits[asyncio.create_task(self._open[index].wait())] = index
         done, _ = await asyncio.wait(self._waits, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         return sorted(self._waits.pop(task) for task in done)
 
+    async def _wait_alone(self, stream: TokenStream, patience: float) -> bool:
+        """Do the same for the only stream, which is most of what a server does, so it has to be cheap."""
+        with self._watch(patience, stream.interrupt) as watch:
+            await stream.wait()
+        return not watch.rang
+
     def _cancel_waits(self) -> None:
+        self._watch.close()
         for task in self._waits:
             task.cancel()
 

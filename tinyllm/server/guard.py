@@ -23,6 +23,7 @@ from tinyllm.server.errors import RefusedError, error_bytes
 from tinyllm.server.http_metrics import HTTPMetrics
 from tinyllm.server.keys import Caller, KeyRing
 from tinyllm.server.settings import ServerConfig
+from tinyllm.server.watch import Watch
 
 __all__ = ["Guard"]
 
@@ -84,6 +85,7 @@ class Guard:
             await reply.refuse(refusal)
         finally:
             call.close()
+            reply.close()
             seconds = time.monotonic() - call.started
             self._metrics.record(call.handler, scope["method"], reply.status, seconds)
             self._log(scope, call, reply, seconds)
@@ -126,6 +128,7 @@ class _Reply:
         self._send = send
         self._call = call
         self._write_timeout = write_timeout
+        self._watch = Watch()
         self.headers: dict[str, str] = {}
         self.status = 0
         self.bytes = 0
@@ -136,12 +139,21 @@ class _Reply:
             message["headers"] = self._dress(message["headers"])
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))
-        try:
-            async with asyncio.timeout(self._write_timeout):
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  or nobody could await this
+        with self._watch(self._write_timeout, task.cancel):
+            try:
                 await self._send(message)
-        except TimeoutError:
-            logger.warning("request %s: the client does not read; it is cut off", self._call.request_id)
-            raise
+            except asyncio.CancelledError:
+                if self._watch.rang:
+                    logger.warning(
+                        "request %s: the client does not read; it is cut off", self._call.request_id
+                    )
+                raise
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        self._watch.close()
 
     async def send_all(self, status: int, headers: dict[str, str], body: bytes) -> None:
         """Send a whole response."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from quart import Blueprint, Response
@@ -32,7 +33,7 @@ async def tokenize() -> Response:
     if request.return_token_strs:
         tokenizer = service.engine.tokenizer
         assert tokenizer is not None  # noqa: S101  it has just encoded
-        body["token_strs"] = [tokenizer.token(token_id) for token_id in ids]
+        body["token_strs"] = await asyncio.to_thread(lambda: [tokenizer.token(token_id) for token_id in ids])
     return json_response(body)
 
 
