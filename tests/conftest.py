@@ -10,8 +10,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from hypothesis import settings
 
 from tests import checkpoints
+
+settings.register_profile("default", deadline=None)  # a busy machine is no fault
+settings.load_profile("default")
 
 
 def _checkpoint(name: str) -> Path:

@@ -40,6 +40,7 @@ __all__ = [
     "InvalidRequestError",
     "ModelDownloadError",
     "ModelNotFoundError",
+    "NoTokenLeftError",
     "RenderedPrompt",
     "RequestAbortedError",
     "RequestError",
@@ -76,6 +77,10 @@ logging.getLogger("tinyllm").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tinyllm")
     if name in __all__:
         for home in map(import_module, _HOMES):
             if name in home.__all__:

@@ -38,7 +38,7 @@ class EngineConfig(BaseModel):
     chat_template: str | None = None
     """A Jinja file, or the template itself, in place of the model's own."""
     progress: bool = True
-    """Show progress bars on standard error while fetching and loading."""
+    """Show progress bars while fetching and loading, where standard error is a terminal."""
 
     # How it is run.
     dtype: DType = "auto"

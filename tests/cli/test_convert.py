@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,17 @@ def test_convert_writes_a_whole_model(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*command, "--force"]) == 0
 
 
-def test_convert_shows_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_convert_shows_progress_on_a_terminal(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     source = write_model(tmp_path / "m.gguf", random_weights("qwen3"), arch="qwen3")
     assert main(["convert", str(source), str(tmp_path / "out")]) == 0
-    assert "Converting" in capsys.readouterr().err
+    assert ("Converting" in capsys.readouterr().err) == is_terminal
 
 
 def test_convert_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,31 +1,178 @@
+"""The commands' common behaviour, and the two that generate, on a small model."""
+
 from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tinyllm.cli import chat
+from tinyllm.cli import main as main_module
+from tinyllm.cli.main import COMMANDS, main
+
+SMALL = ["--max-model-len", "128", "--dtype", "float32"]
+
+
+@pytest.fixture
+def model(tiny_llama: Path) -> list[str]:
+    return ["--model", str(tiny_llama), *SMALL]
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert command in capsys.readouterr().out
+
+
+def test_help_does_not_import_torch() -> None:
+    code = """
+import sys
 from tinyllm.cli.main import main
+try:
+    main(["chat", "--help"])
+except SystemExit:
+    sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["generate", "--promt", "x"], "did you mean --prompt?"),
-        (["generate", "--max-token=5"], "did you mean --max-tokens?"),
-        (["serve", "--max-model-length", "5"], "did you mean --max-model-len?"),
-        (["serve", "x", "--hots", "y"], "unrecognized arguments: --hots y (did you mean --host?)"),
-        (["serve", "--no-acces-log"], "did you mean --no-access-log?"),
-        (["generate", "--qqqqqqqq"], "unrecognized arguments: --qqqqqqqq;"),
-        (["generate", "--max-tokens", "x"], "invalid int value"),
-        (["serv"], "invalid choice: 'serv'"),
-        ([], "required: COMMAND"),
-    ],
-)
-def test_wrong_use_is_one_line_with_a_guess(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_an_interrupt_is_one_word_wherever_it_comes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
+    def interrupted(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "_parser", interrupted)
+    assert main(["chat"]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+
+
+def test_a_wrong_option_is_told_by_its_flag(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "-p", "Hi", *model, "--max-num-seqs", "0"]) == 2
+    assert capsys.readouterr().err.startswith("tinyllm generate: --max-num-seqs: ")
+
+
+def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "-p", "Hi", "--model", "/nowhere/at/all"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def generate(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    assert main(["generate", *arguments]) == 0
+    shown = capsys.readouterr()
+    return shown.out, shown.err
+
+
+def test_text_and_json_are_the_same_answer(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text, timing = generate(["-p", "Once upon", "--max-tokens", "6", *model], capsys)
+    assert "tokens/s" in timing
+    assert "float32 on cpu" in timing
+    report: dict[str, Any] = json.loads(
+        generate(["-p", "Once upon", "--max-tokens", "6", "--json", *model], capsys)[0]
+    )
+    (choice,) = report["choices"]
+    assert choice["text"] + "\n" == text
+    assert len(choice["token_ids"]) == 6
+    assert choice["finish_reason"] == "length"
+    assert report["prompt_token_ids"]
+    assert report["params"]["temperature"] == 0
+    assert report["timing"]["load_seconds"] > 0
+
+
+def test_several_answers_stand_apart(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text, _ = generate(["-p", "Hi", "--n", "2", "--max-tokens", "4", "-q", *model], capsys)
+    assert text.count("--- answer 2") == 1
+
+
+def test_the_prompt_may_be_piped_in(
+    model: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, _ = generate(["-p", "Once upon", "--max-tokens", "4", "-q", *model], capsys)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Once upon"))
+    piped, timing = generate(["--max-tokens", "4", "-q", *model], capsys)
+    assert (piped, timing) == (given, "")
+
+
+def test_logprobs_without_json_are_refused(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "-p", "Hi", "--logprobs", "2", *model]) == 2
+    assert "--json" in capsys.readouterr().err
+
+
+@pytest.fixture
+def type_lines(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have ``input`` give these lines, raise those that are errors, and then end."""
+
+    def setup(*lines: str | type[BaseException]) -> None:
+        left = iter(lines)
+
+        def typed(prompt: str) -> str:
+            line = next(left, EOFError)
+            if isinstance(line, str):
+                return line
+            raise line
+
+        monkeypatch.setattr("builtins.input", typed)
+
+    return setup
+
+
+@pytest.fixture
+def chat_model(model: list[str]) -> list[str]:
+    template = "{% for m in messages %}<{{ m.role }}:{{ m.content }}>{% endfor %}"
+    return [*model, "--chat-template", template, "--temperature", "0", "--max-tokens", "5"]
+
+
+def test_chat_answers_once(chat_model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "Hi", *chat_model]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip()
+    assert "cut at --max-tokens" in shown.err
+
+
+def test_a_conversation_keeps_its_history(
+    chat_model: list[str],
+    type_lines: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    histories: list[list[str]] = []
+    answer = chat._answer
+
+    async def noted(engine: Any, messages: Any, *rest: Any) -> None:
+        histories.append([f"{message['role']}: {message['content']}" for message in messages])
+        await answer(engine, messages, *rest)
+
+    monkeypatch.setattr(chat, "_answer", noted)
+    type_lines(
+        "one", "two", "/nonsense", "/new", "three", "/system Be brief", "four", KeyboardInterrupt, "/exit"
+    )
+    assert main(["chat", *chat_model]) == 0
+    first, second, third, fourth = histories
+    assert first == ["user: one"]
+    assert second[0] == "user: one"
+    assert second[1].startswith("assistant: ")
+    assert second[2] == "user: two"
+    assert third == ["user: three"]
+    assert fourth == ["system: Be brief", "user: four"]
+    assert "Ctrl-C again" in capsys.readouterr().err
+
+
+def test_a_second_interrupt_at_the_prompt_ends(chat_model: list[str], type_lines: Any) -> None:
+    type_lines(KeyboardInterrupt, KeyboardInterrupt, "never asked")
+    assert main(["chat", *chat_model]) == 0

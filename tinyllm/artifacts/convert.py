@@ -114,7 +114,9 @@ def write_safetensors(
         for number in range(1, len(shards) + 1)
     ]
     total = sum(_size(info, torch_dtype.itemsize) for info in weights.tensors.values())
-    with tqdm(total=total, unit="B", unit_scale=True, desc="Converting", disable=not progress) as bar:
+    with tqdm(
+        total=total, unit="B", unit_scale=True, desc="Converting", disable=None if progress else True
+    ) as bar:
         for name, shard in zip(names, shards, strict=True):
             with (out / name).open("wb") as file:
                 file.write(_header(shard, dtype, torch_dtype.itemsize))

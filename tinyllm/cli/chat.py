@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from tinyllm.errors import RequestError
+from tinyllm.outputs import FinishReason
 
 if TYPE_CHECKING:
     from tinyllm.engine.async_engine import AsyncEngine
@@ -17,6 +18,9 @@ __all__ = ["add_parser", "run"]
 
 CHAT_TEMPERATURE: Final = 0.7
 """For models whose generation_config.json says nothing: 1.0 makes small models ramble."""
+
+CHAT_MAX_TOKENS: Final = 1024
+"""Small models sometimes never end."""
 
 HELP: Final = (
     "/new starts over · /system TEXT sets the system prompt · /exit or Ctrl-D ends · Ctrl-C stops an answer"
@@ -36,7 +40,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("message", nargs="?", metavar="MESSAGE", help="ask once and exit")
     parser.add_argument("--system", metavar="TEXT", help="system prompt")
-    add_sampling_options(parser)
+    add_sampling_options(parser, without=("n", "logprobs", "prompt_logprobs"))
     add_engine_options(parser)
 
 
@@ -45,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from tinyllm.cli.options import engine_config, sampling_params
     from tinyllm.engine.async_engine import AsyncEngine
 
-    params = sampling_params(args)
+    params = sampling_params(args, max_tokens=CHAT_MAX_TOKENS)
     history: Messages = [{"role": "system", "content": args.system}] if args.system else []
     engine = AsyncEngine(engine_config(args))
     with asyncio.Runner() as runner:
@@ -70,8 +74,10 @@ def _converse(runner: asyncio.Runner, engine: AsyncEngine, history: Messages, pa
             return
         if line == "/new":
             history[:] = [message for message in history if message["role"] == "system"]
+            print("[a new conversation]", file=sys.stderr)
         elif line.startswith("/system "):
             history[:] = [_message("system", line.removeprefix("/system ").strip())]
+            print("[a new conversation with this system prompt]", file=sys.stderr)
         elif line.startswith("/"):
             print(HELP, file=sys.stderr)
         elif line.strip():
@@ -103,6 +109,8 @@ async def _answer(
         if said is not None:
             said.append(piece.text)
         print(piece.text, end="", flush=True)
+        if piece.finish_reason is FinishReason.LENGTH:
+            print(" [cut at --max-tokens or the context's end]", end="", file=sys.stderr)
     print()
 
 
@@ -111,12 +119,17 @@ def _message(role: str, content: str) -> dict[str, Any]:
 
 
 def _read_line() -> str | None:
-    """Return the next line, or None at its end or at Ctrl-C."""
-    try:
-        return input("> ")
-    except (EOFError, KeyboardInterrupt):
-        print()
-        return None
+    """Return the next line, or None at the end. Ctrl-C drops what was typed; a second one ends."""
+    for last_chance in (False, True):
+        try:
+            return input("> ")
+        except EOFError:
+            break
+        except KeyboardInterrupt:
+            if not last_chance:
+                print("\n[Ctrl-C again, Ctrl-D or /exit ends]", file=sys.stderr)
+    print()
+    return None
 
 
 def _enable_line_editing() -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tinyllm.errors import InvalidRequestError
+from tinyllm.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from tinyllm.engine.async_engine import AsyncEngine
@@ -53,6 +53,8 @@ async def _generate(args: argparse.Namespace) -> int:
 
     if args.quiet:
         args.progress = False
+    if not args.json and {"logprobs", "prompt_logprobs"} & vars(args).keys():
+        raise ConfigError("--logprobs and --prompt-logprobs are shown with --json only: add it")
     prompt = _prompt(args.prompt)
     params = sampling_params(args, temperature=0.0, max_tokens=128)
     async with AsyncEngine(engine_config(args)) as engine:
@@ -95,6 +97,7 @@ async def _print_json(engine: AsyncEngine, stream: TokenStream) -> None:
         "params": result.params.model_dump(),
         "prompt_token_ids": result.prompt_token_ids,
         "choices": [dataclasses.asdict(choice) for choice in result.choices],
+        "prompt_logprobs": [entry and dataclasses.asdict(entry) for entry in result.prompt_logprobs or ()],
         "usage": dataclasses.asdict(result.usage),
         "timing": _timing(engine, result),
     }

@@ -35,8 +35,10 @@ EXIT_INTERRUPTED: Final = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 fault, 2 wrong use, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(arguments).parse_args(arguments)
+    name = "tinyllm"
     try:
+        args = _parser(arguments).parse_args(arguments)
+        name = f"tinyllm {args.command}"
         code = _command(args.command).run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAULT
     except TinyLLMError as error:
-        print(f"tinyllm {args.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, (ConfigError, InvalidRequestError)) else EXIT_FAULT
     return int(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import types
 import typing
 from collections.abc import Collection, Sequence
@@ -37,22 +38,25 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     _add_options(parser.add_argument_group("engine"), EngineConfig)
 
 
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every field of `SamplingParams`."""
-    _add_options(parser.add_argument_group("sampling"), SamplingParams)
+def add_sampling_options(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """Add a flag for every field of `SamplingParams`, but for those that the command has no use for."""
+    _add_options(parser.add_argument_group("sampling"), SamplingParams, without=without)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every field of `ServerConfig`, the engine's in a group of their own."""
     from tinyllm.server.settings import ServerConfig
 
-    _add_options(parser.add_argument_group("server"), ServerConfig, without=EngineConfig)
+    _add_options(parser.add_argument_group("server"), ServerConfig, without=EngineConfig.model_fields)
     add_engine_options(parser)
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """Return the config of the flags that were given. Raises `ConfigError`."""
-    return EngineConfig(**_given(args, EngineConfig))
+    """Return the config of the flags that were given. Raises `ConfigError`, which names the flag."""
+    try:
+        return EngineConfig(**_given(args, EngineConfig))
+    except ConfigError as error:
+        raise ConfigError(re.sub(r"^EngineConfig: (\w+)", _flag_of, str(error))) from None
 
 
 def server_config(args: argparse.Namespace) -> ServerConfig:
@@ -71,15 +75,15 @@ def sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams
 
 
 def _add_options(
-    group: argparse._ArgumentGroup, model: type[BaseModel], *, without: type[BaseModel] = BaseModel
+    group: argparse._ArgumentGroup, model: type[BaseModel], *, without: Collection[str] = ()
 ) -> None:
     for name, field in model.model_fields.items():
-        if name not in NOT_ON_THE_COMMAND_LINE and name not in without.model_fields:
+        if name not in NOT_ON_THE_COMMAND_LINE and name not in without:
             _add_option(group, name, field)
 
 
 def _add_option(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
-    flag = "--" + name.replace("_", "-")
+    flag = _flag(name)
     text = (field.description or "").replace("``", "").replace("%", "%%")
     default = field.get_default()
     if default not in (None, (), ""):
@@ -97,6 +101,14 @@ def _add_option(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> 
         group.add_argument(flag, action="append", metavar="ID=VALUE", **options)
     else:
         group.add_argument(flag, type=kind, metavar=_metavar(kind), **options)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _flag_of(match: re.Match[str]) -> str:
+    return _flag(match[1])
 
 
 def _plain(annotation: Any) -> Any:

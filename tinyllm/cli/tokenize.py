@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         description="Show the tokens of a text, one a line with its id; or, with --decode, the text of ids.",
     )
     parser.add_argument(
-        "text", metavar="TEXT", help="the text, or the ids with --decode; - reads standard input"
+        "text", metavar="TEXT", nargs="+", help="the text, or the ids with --decode; - reads standard input"
     )
     parser.add_argument(
         "--model", metavar="M", help="directory, .gguf file or Hub id (default: the demo model)"
@@ -45,10 +45,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    text = sys.stdin.read() if args.text == "-" else args.text
+    text = sys.stdin.read() if args.text == ["-"] else " ".join(args.text)
     tokenizer = _load(args)
     if args.decode:
         ids = _parse_ids(text)
+        if unknown := next((each for each in ids if each >= tokenizer.vocab_size), None):
+            raise InvalidRequestError(f"{unknown} is not a token id: they are below {tokenizer.vocab_size}.")
         text = tokenizer.decode(ids, skip_special_tokens=args.no_special_tokens)
     else:
         ids = tokenizer.encode(text, add_special_tokens=not args.no_special_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -147,7 +148,7 @@ class EngineCore:
         for request in plan.ended:
             group = self._group_of.get(request)
             if group is not None:
-                self._end(group, *_abnormal_end(request.status))
+                self._end(group, *_abnormal_end(request))
         for item in plan.scheduled:
             group = self._group_of.get(item.request)  # None: its sibling has just timed out
             if group is not None and not group.started:
@@ -274,13 +275,20 @@ _STATUS_OF = {
 }
 
 
-def _abnormal_end(status: RequestStatus) -> tuple[TinyLLMError, str]:
+def _abnormal_end(request: Request) -> tuple[TinyLLMError, str]:
     """Return the error and the reason for how the scheduler ended a request on its own."""
-    if status is RequestStatus.FINISHED_STALLED:
+    if request.status is RequestStatus.FINISHED_STALLED:
         return SlowConsumerError(
             "the stream was not read for stall_timeout, so the request was ended"
         ), "stalled"
-    return RequestTimeoutError("the request's timeout or queue_timeout passed before it finished"), "timeout"
+    queue_deadline, deadline = request.queue_deadline or math.inf, request.deadline or math.inf
+    if request.first_scheduled_time is None and queue_deadline <= deadline:
+        seconds = queue_deadline - request.arrival_time
+        return RequestTimeoutError(
+            f"the request did not start within its queue_timeout, {seconds:g} s"
+        ), "timeout"
+    seconds = deadline - request.arrival_time
+    return RequestTimeoutError(f"the request did not finish within its timeout, {seconds:g} s"), "timeout"
 
 
 def _failure(fault: BaseException) -> RequestError:

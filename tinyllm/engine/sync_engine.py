@@ -221,7 +221,9 @@ class Engine:
             submissions.append(make_submission(model, prompt, options))
         with (
             self._lock,
-            tqdm(total=len(submissions), desc="Prompts", disable=not (progress and submissions)) as bar,
+            tqdm(
+                total=len(submissions), desc="Prompts", disable=None if progress and submissions else True
+            ) as bar,
         ):
             self._check_open()
             return self._compute(submissions, bar)

@@ -35,6 +35,8 @@ def load_model(
         raise UnsupportedModelError(f"architecture {architecture!r} is not supported; tinyllm runs {known}")
     model = MODELS[architecture](artifacts.config, backend, dtype=dtype, device=device)
     total = sum(info.nbytes for info in artifacts.weights.tensors.values())
-    with tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=not progress) as bar:
+    with tqdm(
+        total=total, desc="Loading weights", unit="B", unit_scale=True, disable=None if progress else True
+    ) as bar:
         model.load(WeightReader(artifacts.weights, dtype=dtype, device=device, on_read=bar.update))
     return model.eval()
