@@ -23,6 +23,7 @@
         ├── RequestTimeoutError      ``timeout`` or ``queue_timeout`` passed
         ├── SlowConsumerError        its reader stopped reading for ``stall_timeout``
         └── RequestFailedError       a fault of this request alone (a hook raised, ...)
+            └── NoTokenLeftError     its own options forbid every token
 
 Messages say what is wrong and what to do. They name files by their name inside the model, never by a
 path of this machine. ``code`` is a stable machine-readable word; HTTP and ``--json`` output carry it.
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidRequestError",
     "ModelDownloadError",
     "ModelNotFoundError",
+    "NoTokenLeftError",
     "RequestAbortedError",
     "RequestError",
     "RequestFailedError",
@@ -195,3 +197,9 @@ class RequestFailedError(RequestError):
     """A fault that belongs to this request alone, such as a logits processor that raised."""
 
     code = "request_failed"
+
+
+class NoTokenLeftError(RequestFailedError):
+    """The request's own options, such as `allowed_token_ids` with `bad_words`, leave no token to sample."""
+
+    code = "no_token_left"

@@ -97,7 +97,7 @@ class SamplingParams(BaseModel):
     typical_p: float | None = Field(default=None, strict=True, gt=0, le=1)
     """Keep the tokens whose surprise is nearest the entropy, up to this mass (locally typical sampling)."""
 
-    repetition_penalty: float | None = Field(default=None, strict=True, gt=0, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(default=None, strict=True, ge=0.01, le=100)
     """Divides positive and multiplies negative logits of tokens in prompt or output; 1 is off."""
     presence_penalty: float = Field(default=0.0, strict=True, ge=-2, le=2)
     """Subtracted once from the logit of each token already in the output."""

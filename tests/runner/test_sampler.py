@@ -12,7 +12,7 @@ import torch
 from tests.runner.fakes import CPU, make_request
 from tinyllm.core.request import Request
 from tinyllm.core.step import SampledToken
-from tinyllm.errors import RequestFailedError
+from tinyllm.errors import NoTokenLeftError, RequestFailedError
 from tinyllm.runner.sampler import Sampler
 
 VOCAB = 1000
@@ -234,6 +234,7 @@ def test_a_fault_of_one_request_leaves_the_others_alone() -> None:
         "faulty raised ValueError",
         "options leave no token",
     ]
+    assert isinstance(results[6].error, NoTokenLeftError)
     for result, message in zip(results[1:7], messages, strict=True):
         assert isinstance(result.error, RequestFailedError)
         assert message in str(result.error)
@@ -247,7 +248,7 @@ def test_only_faults() -> None:
 
 def test_overflow_by_a_penalty_is_a_fault() -> None:
     logits = torch.full((1, VOCAB), 1e38)
-    (result,) = sample(logits, make_request(output=[5], repetition_penalty=1e-3))
+    (result,) = sample(logits, make_request(output=[5], repetition_penalty=0.01))
     assert isinstance(result.error, RequestFailedError)
 
 

@@ -159,6 +159,8 @@ WRONG: list[tuple[str, Any]] = [
     ("presence_penalty", 2.1),
     ("frequency_penalty", -2.1),
     ("repetition_penalty", 0),
+    ("repetition_penalty", 5e-324),
+    ("repetition_penalty", 1e308),
     ("seed", 1.5),
     ("seed", 2**63),
     ("stop", ""),

@@ -99,6 +99,13 @@ def test_seed(server: ServerProcess) -> None:
     assert len(texts) == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_options_that_leave_no_token_are_the_clients_fault(server: ServerProcess, stream: bool) -> None:
+    fields = {"prompt": "a", "allowed_token_ids": [2, 0], "min_tokens": 1, "max_tokens": 4}  # both are EOS
+    answer = server.post(TEXT, {**fields, "stream": stream})
+    assert (answer.status, answer.json["error"]["code"]) == (400, "no_token_left")
+
+
 def test_hanging_up_while_a_long_prompt_is_computed(server: ServerProcess) -> None:
     ids = [5 + i % 1000 for i in range(4000)]
     sock = server.connect()

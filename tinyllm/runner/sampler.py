@@ -17,6 +17,7 @@ batch. To add an option, add a field to `SamplingParams` and a function to `EDIT
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from tinyllm.core.request import Request
 from tinyllm.core.step import SampledToken, TokenScores
-from tinyllm.errors import RequestFailedError
+from tinyllm.errors import NoTokenLeftError, RequestFailedError
 from tinyllm.params import SamplingParams
 from tinyllm.runner.constraints import LogitsEdit, allowed_token_ids, bad_words, logit_bias, min_tokens
 from tinyllm.runner.draw import draw
@@ -79,7 +80,8 @@ class Sampler:
         scored = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
         logprobs = _rows(logits, scored).log_softmax(dim=-1) if scored else None
         logits = logits[:, : self._vocab_size]
-        self._note_unusable(logits, range(len(requests)), "the model's logits are NaN or infinite", faults)
+        unusable = partial(RequestFailedError, "the model's logits are NaN or infinite")
+        self._note_unusable(logits, range(len(requests)), unusable, faults)
         self._edit(logits, requests, faults)
         tokens = self._choose(logits, requests, faults)
         scores = {} if logprobs is None else self._score(logprobs, scored, tokens, requests)
@@ -104,8 +106,8 @@ class Sampler:
             except RequestFailedError as error:
                 faults[row] = error
         if edited:
-            message = "the request's options leave no token that can be sampled"
-            self._note_unusable(_rows(logits, edited), edited, message, faults)
+            none_left = partial(NoTokenLeftError, "the request's options leave no token that can be sampled")
+            self._note_unusable(_rows(logits, edited), edited, none_left, faults)
 
     def _choose(
         self, logits: Tensor, requests: Sequence[Request], faults: dict[int, RequestFailedError]
@@ -142,13 +144,17 @@ class Sampler:
         return state
 
     def _note_unusable(
-        self, logits: Tensor, rows: Sequence[int], message: str, faults: dict[int, RequestFailedError]
+        self,
+        logits: Tensor,
+        rows: Sequence[int],
+        make_fault: Callable[[], RequestFailedError],
+        faults: dict[int, RequestFailedError],
     ) -> None:
         """Note a fault for each of ``rows`` (their logits are given) whose maximum is not finite."""
         finite: list[bool] = logits.amax(dim=-1).isfinite().tolist()
         for row, is_finite in zip(rows, finite, strict=True):
             if not is_finite:
-                faults[row] = RequestFailedError(message)
+                faults[row] = make_fault()
 
 
 def _is_greedy(params: SamplingParams) -> bool:

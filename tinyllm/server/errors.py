@@ -14,6 +14,7 @@ from tinyllm.errors import (
     EngineDeadError,
     EngineOverloadedError,
     InvalidRequestError,
+    NoTokenLeftError,
     RequestAbortedError,
     RequestError,
     RequestFailedError,
@@ -72,6 +73,7 @@ _TABLE: Final[tuple[tuple[type[TinyLLMError], int, str | None], ...]] = (
     (EngineDeadError, 503, None),
     (RequestTimeoutError, 504, None),
     (RequestAbortedError, 409, None),
+    (NoTokenLeftError, 400, None),
     (RequestFailedError, 500, None),
     (RequestError, 500, None),
 )
