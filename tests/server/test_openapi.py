@@ -6,10 +6,13 @@ import pytest
 
 from tests.server.harness import served
 from tinyllm.server.openapi import BODIES, field_schemas
+from tinyllm.server.openapi_responses import RESPONSES
 from tinyllm.server.protocol.body import SAMPLING_FIELDS
 from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS
 
 pytestmark = pytest.mark.asyncio
+
+NOT_JSON = {"/", "/docs", "/metrics", "/static/{name}"}
 
 
 async def test_every_route_is_described() -> None:
@@ -27,6 +30,8 @@ async def test_every_route_is_described() -> None:
             assert operation["summary"]
             assert {"200", "400", "500", "503"} <= set(operation["responses"])
             assert ("requestBody" in operation) == (path in BODIES)
+            kinds = operation["responses"]["200"]["content"]
+            assert ("application/json" in kinds) == (path in RESPONSES) == (path not in NOT_JSON)
 
 
 async def test_references_lead_somewhere_and_nothing_leads_out() -> None:

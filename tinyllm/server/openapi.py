@@ -13,6 +13,7 @@ from quart import Blueprint, Quart, Response, current_app
 
 from tinyllm.params import SamplingParams
 from tinyllm.server.body import json_response
+from tinyllm.server.openapi_responses import RESPONSES
 from tinyllm.server.protocol.body import SAMPLING_FIELDS, RequestModel
 from tinyllm.server.protocol.chat import ChatRequest
 from tinyllm.server.protocol.completions import CompletionRequest
@@ -85,9 +86,9 @@ def describe(app: Quart) -> dict[str, Any]:
 
 
 def _operation(path: str, arguments: set[str], text: str) -> dict[str, Any]:
-    content: dict[str, Any] = {TEXT.get(path, "application/json"): {}}
-    if path.startswith("/static/"):
-        content = {"*/*": {}}
+    content: dict[str, Any] = {TEXT.get(path, "*/*"): {}}
+    if path in RESPONSES:
+        content = {"application/json": {"schema": RESPONSES[path]}}
     if path in STREAMS:
         content["text/event-stream"] = {}
     faults = ALWAYS | (WITH_BODY if path in BODIES else {}) | ({} if path in OPEN else WITH_KEY)

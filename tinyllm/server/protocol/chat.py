@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from tinyllm.errors import InvalidRequestError
 from tinyllm.params import MAX_LOGPROBS, SamplingParams
@@ -14,13 +14,30 @@ from tinyllm.server.protocol.fields import Refusals
 from tinyllm.server.protocol.generate import GenerateRequest
 from tinyllm.text.chat_template import RESERVED_VARIABLES
 
-__all__ = ["ChatRequest", "Conversation"]
+__all__ = ["ChatRequest", "Conversation", "Message"]
+
+_TEXT_PART: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_MESSAGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "role": {"type": "string", "enum": ["developer", "system", "user", "assistant", "tool", "function"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}]},
+    },
+    "required": ["role", "content"],
+}
+
+Message = Annotated[dict[str, Any], WithJsonSchema(_MESSAGE)]
+"""The schema is for documents: what a message must be is checked where the template is applied."""
 
 
 class Conversation(RequestModel):
     """Messages, and how they become a prompt."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1)
     """The conversation: objects with role and content, which is text or a list of text parts."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables for the chat template, such as enable_thinking."""

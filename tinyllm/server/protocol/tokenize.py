@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from tinyllm.errors import InvalidRequestError
 from tinyllm.server.protocol.body import RequestModel
-from tinyllm.server.protocol.chat import Conversation
+from tinyllm.server.protocol.chat import Conversation, Message
 
 __all__ = ["DetokenizeRequest", "TokenizeRequest"]
 
@@ -18,7 +18,7 @@ class TokenizeRequest(Conversation):
 
     prompt: str | None = None
     """A text; or give messages."""
-    messages: list[dict[str, Any]] = Field(default_factory=list)
+    messages: list[Message] = Field(default_factory=list)
     """A conversation; or give a prompt."""
     add_special_tokens: bool = True
     """Let the tokenizer put its own tokens, such as BOS, around a text."""
