@@ -7,6 +7,7 @@ A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; tests/test_
 
 from __future__ import annotations
 
+import json
 import re
 import types
 import typing
@@ -20,17 +21,30 @@ from pydantic import BaseModel
 from tinyllm.config import EngineConfig
 from tinyllm.metrics import EngineMetrics
 from tinyllm.params import SamplingParams
+from tinyllm.server.app import create_app
+from tinyllm.server.docs_page import kind_of
+from tinyllm.server.http_metrics import HTTPMetrics
+from tinyllm.server.openapi import describe, field_schemas
+from tinyllm.server.protocol.body import RequestModel
+from tinyllm.server.protocol.chat import ChatRequest
+from tinyllm.server.protocol.completions import CompletionRequest
+from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS
+from tinyllm.server.protocol.responses import ResponsesRequest
+from tinyllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tinyllm.server.settings import ServerConfig
 
 DOCS = Path(__file__).parent.parent / "docs"
 MARKED = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 
 
-def fields_of(model: type[BaseModel]) -> Iterator[str]:
+def fields_of(model: type[BaseModel], *, without: type[BaseModel] = BaseModel) -> Iterator[str]:
     yield "| name | type | default | meaning |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
+        if name in without.model_fields:
+            continue
         default = field.get_default()
-        shown = "" if default is None else f"`{default!r}`".replace("'", '"')
+        shown = "" if default in (None, (), "") else f"`{default!r}`".replace("'", '"')
         meaning = (field.description or "").replace("``", "`").replace("\n", " ")
         yield f"| `{name}` | {type_name(field.annotation)} | {shown} | {meaning} |"
 
@@ -52,10 +66,9 @@ def type_name(annotation: Any) -> str:
     return "path" if annotation is Path else str(annotation.__name__)
 
 
-def metric_rows() -> Iterator[str]:
+def metric_rows(registry: CollectorRegistry) -> Iterator[str]:
     yield "| name | kind | labels | meaning |"
     yield "|---|---|---|---|"
-    registry: CollectorRegistry = EngineMetrics("model").registry
     for family in registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = {
@@ -67,10 +80,73 @@ def metric_rows() -> Iterator[str]:
         yield f"| `{name}` | {family.type} | {', '.join(sorted(labels))} | {family.documentation} |"
 
 
+def http_metric_rows() -> Iterator[str]:
+    metrics = HTTPMetrics()
+    metrics.record("/health", "GET", 200, 0.0)  # a labelled family is empty before it is used
+    return metric_rows(metrics.registry)
+
+
+def body_rows(model: type[RequestModel]) -> Iterator[str]:
+    """Say of every field of a request what becomes of it."""
+    schemas, required = field_schemas(model)
+    supported = [name for name in schemas if name not in HARMLESS_FIELDS and not is_refused(model, name)]
+    yield "| field | takes | meaning |"
+    yield "|---|---|---|"
+    for name in sorted(supported, key=lambda name: (name not in required, name)):
+        meaning = schemas[name]["description"].replace("``", "`").replace("\n", " ")
+        default = schemas[name].get("default")
+        if default not in (None, [], {}, ""):
+            meaning += f" Default: `{json.dumps(default)}`."
+        takes = kind_of(schemas[name]).replace("|", "\\|")
+        yield f"| `{name}`{' (required)' if name in required else ''} | {takes} | {meaning} |"
+
+
+def is_refused(model: type[RequestModel], name: str) -> bool:
+    return name in model.refused or (name in REFUSED_FIELDS and name not in model.model_fields)
+
+
+def harmless_rows() -> Iterator[str]:
+    yield ", ".join(f"`{name}`" for name in sorted(HARMLESS_FIELDS)) + "."
+
+
+def refused_rows() -> Iterator[str]:
+    yield "| field | where | values that ask for nothing, and are taken | why |"
+    yield "|---|---|---|---|"
+    models: dict[str, type[RequestModel]] = {
+        "chat": ChatRequest,
+        "completions": CompletionRequest,
+        "responses": ResponsesRequest,
+    }
+    rules = {(name, "everywhere"): rule for name, rule in REFUSED_FIELDS.items()}
+    rules |= {(name, where): rule for where, model in models.items() for name, rule in model.refused.items()}
+    for (name, where), (harmless, reason) in sorted(rules.items()):
+        taken = ", ".join(f"`{json.dumps(value)}`" for value in harmless)
+        yield f"| `{name}` | {where} | {taken} | {reason} |"
+
+
+def endpoint_rows() -> Iterator[str]:
+    yield "| request | what it does |"
+    yield "|---|---|"
+    for path, methods in describe(create_app(ServerConfig())).get("paths", {}).items():
+        for method, operation in sorted(methods.items()):
+            summary = operation["summary"].replace("``", "`")
+            yield f"| `{method.upper()} {path}` | {summary} |"
+
+
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "SamplingParams": lambda: fields_of(SamplingParams),
     "EngineConfig": lambda: fields_of(EngineConfig),
-    "Metrics": metric_rows,
+    "ServerConfig": lambda: fields_of(ServerConfig, without=EngineConfig),
+    "Metrics": lambda: metric_rows(EngineMetrics("model").registry),
+    "HTTPMetrics": http_metric_rows,
+    "Endpoints": endpoint_rows,
+    "ChatRequest": lambda: body_rows(ChatRequest),
+    "CompletionRequest": lambda: body_rows(CompletionRequest),
+    "ResponsesRequest": lambda: body_rows(ResponsesRequest),
+    "TokenizeRequest": lambda: body_rows(TokenizeRequest),
+    "DetokenizeRequest": lambda: body_rows(DetokenizeRequest),
+    "HarmlessFields": harmless_rows,
+    "RefusedFields": refused_rows,
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
+import tinyllm.server
 from tests.docs_tables import DOCS, TABLES, up_to_date
 from tinyllm import errors
 from tinyllm.cli.main import COMMANDS
@@ -35,3 +37,23 @@ def test_every_error_is_documented() -> None:
     page = (DOCS / "api.md").read_text()
     for name in errors.__all__:
         assert f"`{name}`" in page
+
+
+def test_every_error_code_of_the_server_is_documented() -> None:
+    page = (DOCS / "http.md").read_text()
+    found = {"body_timeout", "method_not_allowed", "body_too_large", "bad_request"}  # of the framework
+    for path in Path(tinyllm.server.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RefusedError":
+                code = node.args[1]
+                assert isinstance(code, ast.Constant)
+                found.add(str(code.value))
+    found |= {kind.code for kind in vars(errors).values() if is_error(kind, errors.RequestError)}
+    found |= {kind.code for kind in vars(errors).values() if is_error(kind, errors.InvalidRequestError)}
+    assert len(found) > 25
+    for each in found:
+        assert f"`{each}`" in page, each
+
+
+def is_error(kind: object, base: type[errors.TinyLLMError]) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)

@@ -12,7 +12,7 @@ from quart import Blueprint, Response, current_app
 from tinyllm.server.openapi import describe
 from tinyllm.server.page import html_page
 
-__all__ = ["blueprint"]
+__all__ = ["blueprint", "kind_of"]
 
 blueprint = Blueprint("docs", __name__)
 
@@ -44,7 +44,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
 
 def _body(name: str, schema: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(field)}</code></td><td>{escape(_kind(detail))}</td>"
+        f"<tr><td><code>{escape(field)}</code></td><td>{escape(kind_of(detail))}</td>"
         f"<td>{escape(detail.get('description', ''))}</td></tr>"
         for field, detail in schema["properties"].items()
     )
@@ -54,10 +54,10 @@ def _body(name: str, schema: Mapping[str, Any]) -> str:
     )
 
 
-def _kind(detail: Mapping[str, Any]) -> str:
+def kind_of(detail: Mapping[str, Any]) -> str:
     """Say in few words what values a field takes."""
     if "anyOf" in detail:
-        kinds = [_kind(choice) for choice in detail["anyOf"] if choice.get("type") != "null"]
+        kinds = [kind_of(choice) for choice in detail["anyOf"] if choice.get("type") != "null"]
         return " or ".join(kinds)
     if "enum" in detail:
         return ", ".join(json.dumps(value) for value in detail["enum"] if value is not None)
