@@ -63,7 +63,16 @@ class RustPanic(BaseException):
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), RustPanic(), asyncio.CancelledError(), GeneratorExit(), StopIteration()]
+    "error",
+    [
+        ValueError("no"),
+        RustPanic(),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        StopIteration(),
+        KeyboardInterrupt(),
+        SystemExit(3),
+    ],
 )
 def test_what_a_hook_raises_is_a_fault_of_its_request(error: BaseException) -> None:
     def faulty(token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
@@ -74,13 +83,17 @@ def test_what_a_hook_raises_is_a_fault_of_its_request(error: BaseException) -> N
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_process_is_let_through(error: type[BaseException]) -> None:
-    def faulty(token_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-        raise error
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(3)])
+def test_a_faulty_hook_that_has_no_name_is_contained_too(error: BaseException) -> None:
+    class Nameless:
+        def __call__(self, token_ids: list[int], logits: torch.Tensor) -> None:
+            return None
 
-    with pytest.raises(error):
-        run(faulty)
+        def __getattr__(self, name: str) -> object:
+            raise error
+
+    with pytest.raises(RequestFailedError, match="returned NoneType"):
+        run(Nameless())
 
 
 @pytest.mark.parametrize(

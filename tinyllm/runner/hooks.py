@@ -31,15 +31,14 @@ def logits_processors(request: Request, vocab_size: int, device: torch.device) -
 def _run(hook: LogitsProcessor, request: Request, logits: Tensor) -> None:
     """Replace ``logits`` by what a hook makes of it.
 
-    Only what ends the process passes through as it is: a panic of a Rust library is a BaseException too.
+    Whatever it raises stays with the request. That includes KeyboardInterrupt and SystemExit: on the engine's
+    thread neither comes from the user, and both would end every other request.
     """
     try:
         result: object = hook(list(request.token_ids), logits.clone())
         fault = _fault(result, logits)
         if isinstance(result, Tensor) and fault is None:
             logits.copy_(result)
-    except (KeyboardInterrupt, SystemExit):
-        raise
     except BaseException as error:
         message = f"logits processor {_name(hook)} raised {type(error).__name__}"
         raise RequestFailedError(message) from error
@@ -66,4 +65,7 @@ def _fault(result: object, logits: Tensor) -> str | None:
 
 def _name(hook: LogitsProcessor) -> str:
     """Return a short name for messages."""
-    return str(getattr(hook, "__qualname__", type(hook).__qualname__))[:80]
+    try:
+        return str(getattr(hook, "__qualname__", type(hook).__qualname__))[:80]
+    except BaseException:  # an object may answer for its attributes as it likes
+        return "(without a name)"
