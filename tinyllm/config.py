@@ -49,15 +49,15 @@ class EngineConfig(BaseModel):
     """auto is cuda where there is one, else cpu."""
     attention_backend: str = "auto"
     """auto is the fastest that passes its check here; ``reference`` is the readable one."""
-    num_threads: int | None = Field(default=None, ge=1)
+    num_threads: int | None = Field(default=None, ge=1, le=1024)
     """Torch's threads; default: the machine's physical cores."""
 
     # What fits.
     max_model_len: int | None = Field(default=None, ge=1)
     """Longest prompt plus answer; default: the model's context, or less where the KV cache is smaller."""
-    max_num_seqs: int = Field(default=32, ge=1)
+    max_num_seqs: int = Field(default=32, ge=1, le=65_536)
     """Most answers computed at once."""
-    max_num_batched_tokens: int = Field(default=512, ge=1)
+    max_num_batched_tokens: int = Field(default=512, ge=1, le=1_048_576)
     """Most tokens computed in one step, answers' and prompts' together."""
     max_num_partial_prefills: int = Field(default=4, ge=1)
     """Most prompts whose computation is spread over several steps at the same time."""

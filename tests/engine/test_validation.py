@@ -7,9 +7,9 @@ import pytest
 from tests.fakes import VOCAB_SIZE, build_fake_core, fake_info
 from tinyllm.config import EngineConfig
 from tinyllm.engine.messages import RequestOptions
-from tinyllm.engine.prompt import encode_prompt, make_submission
+from tinyllm.engine.prompt import encode_prompt, make_submission, render_prompt
 from tinyllm.engine.validation import check_options, check_params, check_prompt_ids, output_limit
-from tinyllm.errors import ContextLengthError, InvalidRequestError
+from tinyllm.errors import ConfigError, ContextLengthError, InvalidRequestError
 from tinyllm.params import SamplingParams
 
 INFO = fake_info(max_model_len=20)
@@ -95,11 +95,68 @@ def test_params_must_be_params() -> None:
 
 
 @pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("n", 0),
+        ("n", 10**9),
+        ("temperature", float("nan")),
+        ("top_p", 0.0),
+        ("top_k", -7),
+        ("max_tokens", -3),
+    ],
+)
+def test_params_that_were_copied_are_checked_again(param: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_params(SamplingParams().model_copy(update={param: value}), MODEL)
+    assert caught.value.param == param
+
+
+def test_checking_again_keeps_every_field() -> None:
+    def hook(token_ids: list[int], logits: Any) -> Any:
+        return logits
+
+    params = SamplingParams(
+        n=2,
+        temperature=0.5,
+        seed=1,
+        stop=("a", "b"),
+        logit_bias={3: 1.5},
+        logits_processors=(hook,),
+        logprobs=2,
+    )
+    checked = check_params(params, MODEL)
+    assert checked == params.resolved(MODEL.sampling_defaults)
+    assert checked.logits_processors == (hook,)
+
+
+@pytest.mark.parametrize("value", ["zz", [1], 5])
+def test_template_arguments_must_have_names(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="names") as caught:
+        render_prompt(MODEL, [{"role": "user", "content": "x"}], None, value)
+    assert caught.value.param == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("num_threads", 0),
+        ("num_threads", 99_999_999),
+        ("max_num_batched_tokens", 10**9),
+        ("max_num_batched_tokens", 10**30),
+        ("max_num_seqs", 10**30),
+    ],
+)
+def test_sizes_that_no_machine_has_are_refused(option: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=option):
+        EngineConfig(**{option: value})
+
+
+@pytest.mark.parametrize(
     ("param", "values"),
     [
         ("request_id", ["", "x" * 257, 5, "\ud800"]),
         ("priority", [1.0, True, 2**31, "1"]),
-        ("timeout", [0, -1.0, float("nan"), float("inf"), "1", True]),
+        ("timeout", [0, -1.0, float("nan"), float("inf"), "1", True, 10**400, -(10**400)]),
         ("queue_timeout", [0, float("nan")]),
         ("cache_salt", [None, 5, "x" * 1025, "\ud800"]),
     ],

@@ -51,6 +51,10 @@ def render_prompt(
     """Apply the model's chat template, and encode what it gives. May take long: see `TextWorker`."""
     if model.tokenizer is None or model.chat_templates is None:
         raise ChatTemplateError("this model has no chat template: give the prompt as text", param="messages")
+    if template_kwargs is not None and not isinstance(template_kwargs, Mapping):
+        raise InvalidRequestError(
+            "chat_template_kwargs must map names to values", param="chat_template_kwargs"
+        )
     variables = dict(template_kwargs or {})
     if any(not isinstance(name, str) or name in _OWN_VARIABLES for name in variables):
         raise InvalidRequestError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection, Sequence
 
 from tinyllm.config import EngineConfig
@@ -88,6 +88,7 @@ def check_params(params: object, model: LoadedModel) -> SamplingParams:
         params = SamplingParams()
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError("params must be a SamplingParams", param="params")
+    params = SamplingParams(**vars(params))  # again: model_copy and model_construct check nothing
     vocab_size = model.info.vocab_size
     check_token_ids(params.logit_bias or (), vocab_size, "logit_bias")
     check_token_ids(params.allowed_token_ids, vocab_size, "allowed_token_ids")
@@ -138,7 +139,7 @@ def _check_seconds(param: str, seconds: object) -> None:
     if seconds is None:
         return
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not is_number or not math.isfinite(seconds) or seconds <= 0:  # type: ignore[operator,arg-type]
+    if not is_number or not 0 < seconds <= sys.float_info.max:  # type: ignore[operator]  # False for NaN
         raise InvalidRequestError(f"{param} must be a positive number of seconds", param=param)
 
 
