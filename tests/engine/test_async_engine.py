@@ -489,6 +489,7 @@ async def test_status_through_a_life(make_engine: MakeEngine) -> None:
 async def test_closing_an_engine_that_never_started(make_engine: MakeEngine) -> None:
     engine = make_engine()
     await engine.aclose()
+    await engine.aclose()
     assert engine.status is EngineStatus.CLOSED
     assert engine.busy_seconds == 0.0
     with pytest.raises(EngineClosedError):
@@ -543,6 +544,21 @@ async def test_drain_aborts_what_is_left(make_engine: MakeEngine) -> None:
         assert engine.num_requests == 0
         with pytest.raises(RequestAbortedError):
             await read_all(stream)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), "1", [1]])
+async def test_a_drain_without_a_number_is_refused(make_engine: MakeEngine, seconds: Any) -> None:
+    async with make_engine() as engine:
+        with pytest.raises(ConfigError, match="timeout"):
+            await engine.drain(seconds)
+        assert engine.status is EngineStatus.RUNNING
+
+
+@pytest.mark.parametrize("seconds", [-1, -(10**400), 0, 10**400, float("inf")])
+async def test_a_drain_takes_any_number(make_engine: MakeEngine, seconds: float) -> None:
+    async with make_engine() as engine:
+        assert await engine.drain(seconds)
+        assert engine.status is EngineStatus.DRAINING
 
 
 async def test_what_is_wrong_with_the_model_is_raised_by_start() -> None:
@@ -643,6 +659,31 @@ def test_an_engine_belongs_to_one_event_loop(make_engine: MakeEngine, anyio_back
     anyio.run(elsewhere, backend=anyio_backend)
     assert engine.status is EngineStatus.CLOSED
     assert engine._executor.join(20)
+
+
+def test_streams_of_an_event_loop_that_is_gone_end(make_engine: MakeEngine, anyio_backend: str) -> None:
+    gate = Gate()
+    engine = make_engine(runner=FakeRunner(gate=gate))
+    streams: list[TokenStream] = []
+
+    async def here() -> None:
+        await engine.start()
+        streams.append(engine.generate("x", LONG))
+        await anyio.to_thread.run_sync(gate.wait_entered)
+
+    async def elsewhere() -> None:
+        with anyio.fail_after(5):
+            with pytest.raises(EngineClosedError, match="another event loop"):
+                await streams[0]
+            gate.open()
+            await engine.aclose()
+            with pytest.raises(RequestAbortedError):
+                await streams[0]
+            assert await engine.wait_ended() is None
+        assert engine.num_requests == 0
+
+    anyio.run(here, backend=anyio_backend)
+    anyio.run(elsewhere, backend=anyio_backend)
 
 
 async def test_options_and_config(make_engine: MakeEngine) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tinyllm.core.request import StreamCredit
 from tinyllm.engine.messages import Delivery
 from tinyllm.engine.stream import TokenStream
-from tinyllm.errors import RequestAbortedError, RequestFailedError
+from tinyllm.errors import EngineClosedError, RequestAbortedError, RequestFailedError
 from tinyllm.outputs import FinishReason, RequestMetrics, RequestOutput
 from tinyllm.params import SamplingParams
 
@@ -22,12 +22,16 @@ class Owner:
     def __init__(self) -> None:
         self.abandoned: list[str] = []
         self.wakes = 0
+        self.here = True
 
     def abandon(self, request_id: str) -> None:
         self.abandoned.append(request_id)
 
     def wake(self) -> None:
         self.wakes += 1
+
+    def is_here(self) -> bool:
+        return self.here
 
 
 def make_stream(owner: Owner, credit: Any = None) -> TokenStream:
@@ -289,6 +293,22 @@ async def test_a_reader_that_always_finds_something_lets_others_run() -> None:
         tasks.cancel_scope.cancel()
     assert others > 10
     stream.close()
+
+
+async def test_waiting_in_another_event_loop_is_refused() -> None:
+    owner = Owner()
+    stream = make_stream(owner)
+    stream.deliver(item("a"))
+    owner.here = False
+    assert (await anext(stream)).text == "a"  # it is there: nothing to wait for
+    for read in (stream.wait, stream.__anext__):
+        with anyio.fail_after(5), pytest.raises(EngineClosedError, match="another event loop"):
+            await read()
+    owner.here = True
+    stream.deliver(item("b", end=True))
+    owner.here = False
+    assert [piece.text async for piece in stream] == ["b"]
+    assert not owner.abandoned
 
 
 async def test_taking_what_is_there() -> None:

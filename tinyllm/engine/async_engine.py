@@ -182,6 +182,10 @@ class AsyncEngine(EngineLifecycle):
         """Tell the executor thread that a stream has room again. For streams."""
         self._executor.mailbox.wake()
 
+    def is_here(self) -> bool:
+        """Whether the caller runs on the engine's event loop. For streams."""
+        return self._bridge.is_here()
+
     # Text.
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

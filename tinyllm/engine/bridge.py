@@ -12,6 +12,10 @@ __all__ = ["Bridge"]
 Ts = TypeVarTuple("Ts")
 
 
+def _nothing() -> None:
+    pass
+
+
 class Bridge:
     """Runs functions on the event loop it was made in, from any thread, without waiting for them.
 
@@ -38,6 +42,10 @@ class Bridge:
         except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError
             return False
         return True
+
+    def is_closed(self) -> bool:
+        """Whether nothing can run on the loop any more."""
+        return not self.post(_nothing)
 
     def is_here(self) -> bool:
         """Whether the caller runs on this bridge's event loop."""

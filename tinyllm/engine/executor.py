@@ -119,9 +119,14 @@ class Executor:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the thread has ended; False if ``timeout`` seconds were not enough."""
-        if self._thread.ident is not None:
+        if self.was_started:
             self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    @property
+    def was_started(self) -> bool:
+        """Whether there was ever a thread."""
+        return self._thread.ident is not None
 
     @property
     def is_alive(self) -> bool:

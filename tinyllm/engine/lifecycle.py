@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 import warnings
 import weakref
@@ -21,6 +23,7 @@ from tinyllm.engine.messages import Delivery
 from tinyllm.engine.stream_table import StreamTable
 from tinyllm.engine.worker import TextWorker
 from tinyllm.errors import (
+    ConfigError,
     EngineClosedError,
     EngineDeadError,
     RequestAbortedError,
@@ -89,12 +92,15 @@ class EngineLifecycle:
     async def drain(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Refuse new requests, and wait until those accepted have ended.
 
-        After ``timeout`` seconds (default: ``shutdown_timeout``) the rest is aborted. Returns whether all
-        ended by themselves.
+        After ``timeout`` seconds (default: ``shutdown_timeout``; at once, if there are none left) the rest is
+        aborted. Returns whether all ended by themselves. Raises `ConfigError` if ``timeout`` is no number.
         """
+        timeout = self.config.shutdown_timeout if timeout is None else timeout
+        if not isinstance(timeout, (int, float)) or not -math.inf <= timeout <= math.inf:  # False for NaN
+            raise ConfigError("drain: timeout must be a number of seconds")
         if self._status is EngineStatus.RUNNING:
             self._status = EngineStatus.DRAINING
-        with anyio.move_on_after(self.config.shutdown_timeout if timeout is None else timeout):
+        with anyio.move_on_after(min(max(timeout, 0), sys.float_info.max)):
             await self._table.wait_empty()
         left = self._table.ids()
         for request_id in left:
@@ -106,20 +112,22 @@ class EngineLifecycle:
     async def aclose(self) -> None:
         """End every request with `RequestAbortedError`, and free the model. May be called again.
 
-        To let requests finish first, `drain`. Waits for the step in progress, also when cancelled.
+        To let requests finish first, `drain`. Waits for the step in progress, also when cancelled. An engine
+        whose event loop is gone can be closed from another.
         """
-        was_started = self._status is not EngineStatus.NEW
         self._shut()
-        if not was_started:
+        if not self._executor.was_started:
             self._ended.set()
             return
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             if self._bridge.is_here():
                 await self._ended.wait()
-            else:  # its event loop is another one, perhaps gone
+            else:
                 await anyio.to_thread.run_sync(self._executor.join, CLOSE_TIMEOUT)
         if not self._executor.join(timeout=0.5):  # a step hangs, and cannot be interrupted
             self._table.end_all(lambda: RequestAbortedError("the engine was closed"))
+        elif self._bridge.is_closed():  # where the executor thread's last word does not arrive
+            self._take_ended(self.cause)
 
     async def wait_ended(self) -> BaseException | None:
         """Wait until the engine is closed or dead, and return `cause`: why it died, or None.

@@ -14,7 +14,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from tinyllm.core.request import StreamCredit
 from tinyllm.engine.collect import Collector
 from tinyllm.engine.messages import Delivery
-from tinyllm.errors import RequestAbortedError, TinyLLMError
+from tinyllm.errors import EngineClosedError, RequestAbortedError, TinyLLMError
 from tinyllm.outputs import GenerationResult, RequestOutput, TokenLogprob
 from tinyllm.params import SamplingParams
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class StreamOwner(Protocol):
-    """What a stream needs of its engine. Both calls never block and may come from any thread."""
+    """What a stream needs of its engine. The calls never block and may come from any thread."""
 
     def abandon(self, request_id: str) -> None:
         """Nobody will read on: abort the request."""
@@ -32,6 +32,10 @@ class StreamOwner(Protocol):
 
     def wake(self) -> None:
         """A stream that was full has room."""
+        ...
+
+    def is_here(self) -> bool:
+        """Whether the caller runs on the engine's event loop."""
         ...
 
 
@@ -45,7 +49,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
 
     A stream that is not read to its end should be closed; leaving an ``async for`` by ``break``, cancellation
     of the reader and garbage collection do that, and ``async with stream`` does it for certain. It belongs to
-    the event loop of its engine, and to one reader at a time.
+    the event loop of its engine (to wait in another raises `EngineClosedError`), and to one reader at a time.
     """
 
     def __init__(
@@ -111,6 +115,7 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
 
     async def _receive(self) -> tuple[RequestOutput, ...] | None:
         """Return the next item, or None at the end."""
+        self._check_loop()
         try:
             return await self._receiver.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
@@ -165,11 +170,17 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
             raise anyio.BusyResourceError("reading from")
         if self.has_unread or self._finished:
             return
+        self._check_loop()
         self._reading, self._waiter = True, anyio.Event()
         try:
             await self._waiter.wait()
         finally:
             self._reading, self._waiter = False, None
+
+    def _check_loop(self) -> None:
+        """Refuse to wait where nothing that is delivered would wake the reader."""
+        if not (self.has_unread or self._finished or self._owner.is_here()):
+            raise EngineClosedError("this stream belongs to another event loop: read it in its engine's")
 
     async def result(self) -> GenerationResult:
         """Read on to the end and return the whole, with what was read before; ``await stream`` does this."""
