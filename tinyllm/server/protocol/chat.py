@@ -24,8 +24,18 @@ _TEXT_PART: Final[dict[str, Any]] = {
 _MESSAGE: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "role": {"type": "string", "enum": ["developer", "system", "user", "assistant", "tool", "function"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}]},
+        "role": {
+            "type": "string",
+            "pattern": "^[A-Za-z0-9_.-]{1,64}$",
+            "examples": ["developer", "system", "user", "assistant", "tool"],
+        },
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"anyOf": [_TEXT_PART, {"type": "string"}]}},
+                {"type": "null"},
+            ]
+        },
     },
     "required": ["role", "content"],
 }
