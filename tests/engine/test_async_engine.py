@@ -166,6 +166,81 @@ async def test_a_stream_dropped_while_it_is_encoded_frees_its_place(make_engine:
         assert metric(engine, "requests_cancelled_total", phase="queued") == 2
 
 
+class HeldTemplates(FakeTemplates):
+    """Renders what is not short when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self.rendered: list[str] = []
+
+    def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str:
+        self.rendered.append(messages[0]["content"])
+        if messages[0]["content"] != "short":
+            self.entered.set()
+            assert self.leave.wait(20)
+        return super().render(messages, tools=tools, **kwargs)
+
+
+def user(content: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("name", ["timeout", "queue_timeout"])
+async def test_a_timeout_holds_while_the_prompt_is_encoded(make_engine: MakeEngine, name: str) -> None:
+    templates = HeldTemplates()
+    async with make_engine(templates=templates, max_num_seqs=1, max_waiting_requests=1) as engine:
+        first = engine.chat(user("held"), FIVE, **{name: 0.05})
+        await anyio.to_thread.run_sync(templates.entered.wait)
+        second = engine.chat(user("behind it"), FIVE, **{name: 0.05})
+        for stream in (first, second):
+            with anyio.fail_after(10), pytest.raises(RequestTimeoutError, match=rf"{name}, 0\.05 s"):
+                await stream
+        assert engine.num_requests == engine._table.admission.answers == 0
+        templates.leave.set()
+        assert (await engine.chat(user("short"), FIVE)).token_ids
+        assert templates.rendered == ["held", "short"]  # what nobody waits for is not rendered
+
+
+async def test_the_clock_of_encoding_stops_with_it(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks: list[str] = []
+
+    def call_later(seconds: float, *call: object) -> Any:
+        clocks.append("started")
+        return lambda: clocks.append("stopped")
+
+    gate = Gate()
+    async with make_engine(runner=FakeRunner(gate=gate), max_model_len=8192, num_blocks=1024) as engine:
+        monkeypatch.setattr(engine._bridge, "call_later", call_later)
+        stream = engine.generate("x" * 5000, FIVE, queue_timeout=100)
+        await anyio.to_thread.run_sync(gate.wait_entered)
+        assert clocks == ["started", "stopped"]
+        gate.open()
+        assert len((await stream).token_ids) == 5
+        clocks.clear()
+        stream = engine.generate("x" * 5000, FIVE, timeout=1e300)
+        assert engine.abort(stream.request_id)
+        assert clocks == ["started", "stopped"]
+
+
+async def test_a_long_text_does_not_hold_up_short_ones(make_engine: MakeEngine) -> None:
+    templates = HeldTemplates()
+    async with make_engine(templates=templates) as engine:
+        long = engine.chat(user("x" * 100_000), FIVE)
+        await anyio.to_thread.run_sync(templates.entered.wait)
+        with anyio.fail_after(10):
+            assert (await engine.chat(user("short"), FIVE)).token_ids
+            assert (await engine.render_chat(user("short"))).text
+            assert await engine.encode("x" * 5000)
+            assert await engine.decode([65] * 5000)
+        assert not long.has_ended
+        templates.leave.set()
+        with pytest.raises(ContextLengthError):
+            await long
+
+
 # ------------------------------------------------------------------ chat and text
 
 

@@ -41,6 +41,22 @@ async def test_posting_does_not_wait_for_the_loop() -> None:
         await done.wait()
 
 
+@pytest.mark.anyio
+async def test_calls_come_later_and_can_be_called_off() -> None:
+    bridge = Bridge()
+    got: list[str] = []
+    done = anyio.Event()
+    bridge.call_later(1e300, got.append, "at the end of time")
+    never = bridge.call_later(0.01, got.append, "called off")
+    bridge.call_later(0.02, lambda: (got.append("late"), done.set()))
+    bridge.call_later(-1.0, got.append, "soon")
+    never()
+    never()
+    with anyio.fail_after(20):
+        await done.wait()
+    assert got == ["soon", "late"]
+
+
 def test_posting_to_a_closed_asyncio_loop_says_so() -> None:
     async def make() -> Bridge:
         return Bridge()

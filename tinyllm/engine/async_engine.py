@@ -28,10 +28,11 @@ from tinyllm.engine.prompt import (
 from tinyllm.engine.stream import TokenStream
 from tinyllm.engine.stream_table import AcceptedRequest
 from tinyllm.engine.validation import check_options, check_params
-from tinyllm.engine.worker import Outcome
+from tinyllm.engine.worker import Outcome, is_long
 from tinyllm.errors import (
     EngineOverloadedError,
     RequestAbortedError,
+    RequestTimeoutError,
     TinyLLMError,
 )
 from tinyllm.params import SamplingDefaults, SamplingParams
@@ -86,7 +87,7 @@ class AsyncEngine(EngineLifecycle):
             return self._open(options, make_submission(model, prompt, options))
         if len(prompt) <= INLINE_CHARACTERS:
             return self._open(options, make_submission(model, encode_prompt(model, prompt), options))
-        return self._open_later(options, partial(encode_prompt, model, prompt))
+        return self._open_later(options, partial(encode_prompt, model, prompt), long=is_long(prompt))
 
     def chat(
         self,
@@ -109,7 +110,7 @@ class AsyncEngine(EngineLifecycle):
         model = self._check_running()
         options = self._options(params, request_id, priority, timeout, queue_timeout, cache_salt)
         render = partial(render_prompt, model, messages, tools, chat_template_kwargs)
-        return self._open_later(options, lambda: render().token_ids)
+        return self._open_later(options, lambda: render().token_ids, long=is_long(messages, tools))
 
     def _options(
         self,
@@ -139,15 +140,34 @@ class AsyncEngine(EngineLifecycle):
         self._submit(request, stream, submission)
         return stream
 
-    def _open_later(self, options: RequestOptions, encode: Callable[[], Sequence[int]]) -> TokenStream:
+    def _open_later(
+        self, options: RequestOptions, encode: Callable[[], Sequence[int]], *, long: bool
+    ) -> TokenStream:
         """Take a place for a request at once, and submit it when its prompt is encoded."""
         request, stream = self._accept(options, None)
+        self._start_clock(request, options)
         model = self._loaded_model()
+
+        def prepare() -> Submission:
+            if not request.is_wanted:
+                raise RequestAbortedError("nobody waits for this prompt any more")
+            return make_submission(model, encode(), options)
+
         self._worker.submit(
-            lambda: make_submission(model, encode(), options),
-            lambda outcome: self._bridge.post(self._take_encoded, request, outcome),
+            prepare, lambda outcome: self._bridge.post(self._take_encoded, request, outcome), long=long
         )
         return stream
+
+    def _start_clock(self, request: AcceptedRequest, options: RequestOptions) -> None:
+        """End the request at its timeout, if that comes before the executor thread knows of it."""
+        bounds = {"queue_timeout": options.queue_timeout, "timeout": options.timeout}
+        timeouts = [(seconds, name) for name, seconds in bounds.items() if seconds is not None]
+        if not timeouts:
+            return
+        seconds, name = min(timeouts)
+        error = RequestTimeoutError(f"the prompt was not encoded within the request's {name}, {seconds:g} s")
+        left = options.arrival_time + seconds - time.monotonic()
+        request.stop_clock = self._bridge.call_later(left, self._table.end, request, error)
 
     def _accept(self, options: RequestOptions, tokens: int | None) -> tuple[AcceptedRequest, TokenStream]:
         make_stream = partial(TokenStream, self, options.request_id, options.params, options.credit)
@@ -170,6 +190,7 @@ class AsyncEngine(EngineLifecycle):
         self._submit(request, stream, submission)
 
     def _submit(self, request: AcceptedRequest, stream: TokenStream, submission: Submission) -> None:
+        request.stop_clock()
         stream.prompt_token_ids = submission.prompt_token_ids
         request.is_submitted = True
         self._executor.mailbox.put(Add(submission))
@@ -197,13 +218,15 @@ class AsyncEngine(EngineLifecycle):
         encode = partial(encode_prompt, model, text, add_special_tokens=add_special_tokens)
         if isinstance(text, str) and len(text) <= INLINE_CHARACTERS:
             return encode()
-        return await self._on_worker(encode)
+        return await self._on_worker(encode, long=is_long(text))
 
     async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of token ids, without holding up the event loop."""
         model = self._check_running()
         decode = partial(decode_ids, model, token_ids, skip_special_tokens=skip_special_tokens)
-        return decode() if len(token_ids) <= INLINE_TOKENS else await self._on_worker(decode)
+        if len(token_ids) <= INLINE_TOKENS:
+            return decode()
+        return await self._on_worker(decode, long=is_long(token_ids))
 
     async def render_chat(
         self,
@@ -214,10 +237,11 @@ class AsyncEngine(EngineLifecycle):
     ) -> RenderedPrompt:
         """Return the text and token ids that `chat` would give to the model."""
         model = self._check_running()
-        return await self._on_worker(partial(render_prompt, model, messages, tools, chat_template_kwargs))
+        render = partial(render_prompt, model, messages, tools, chat_template_kwargs)
+        return await self._on_worker(render, long=is_long(messages, tools))
 
-    async def _on_worker(self, function: Callable[[], T]) -> T:
-        """Call a function on the helper thread; not at all, if the caller has gone before its turn comes."""
+    async def _on_worker(self, function: Callable[[], T], *, long: bool) -> T:
+        """Call a function on a helper thread; not at all, if the caller has gone before its turn comes."""
         if self._waiting_texts >= MAX_WAITING_TEXTS:
             raise EngineOverloadedError(
                 f"{self._waiting_texts} texts are waiting to be prepared, which is the limit: try again later"
@@ -236,7 +260,7 @@ class AsyncEngine(EngineLifecycle):
             done.set()
 
         self._waiting_texts += 1
-        self._worker.submit(call, lambda outcome: self._bridge.post(finish, outcome))
+        self._worker.submit(call, lambda outcome: self._bridge.post(finish, outcome), long=long)
         try:
             await done.wait()
         finally:

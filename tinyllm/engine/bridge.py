@@ -27,9 +27,9 @@ class Bridge:
         """Bind to the running event loop; raises ``anyio.NoEventLoopError`` where there is none."""
         token: Any = current_token()
         self._loop = token.native_token
-        is_asyncio = hasattr(self._loop, "call_soon_threadsafe")
+        self._is_asyncio = hasattr(self._loop, "call_soon_threadsafe")
         self._call_soon: Callable[..., object] = (
-            self._loop.call_soon_threadsafe if is_asyncio else self._loop.run_sync_soon
+            self._loop.call_soon_threadsafe if self._is_asyncio else self._loop.run_sync_soon
         )
 
     def post(self, function: Callable[[Unpack[Ts]], object], *args: *Ts) -> bool:
@@ -42,6 +42,29 @@ class Bridge:
         except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError
             return False
         return True
+
+    def call_later(
+        self, seconds: float, function: Callable[[Unpack[Ts]], object], *args: *Ts
+    ) -> Callable[[], object]:
+        """Have the loop call ``function(*args)`` in so many seconds; what is returned calls that off.
+
+        Both only on the loop itself. ``function`` must not raise.
+        """
+        seconds = max(0.0, seconds)
+        if self._is_asyncio:
+            cancel: Callable[[], object] = self._loop.call_later(seconds, function, *args).cancel
+            return cancel
+        import trio
+
+        scope = trio.CancelScope()
+
+        async def wait() -> None:
+            with scope:
+                await trio.sleep(seconds)
+                function(*args)
+
+        trio.lowlevel.spawn_system_task(wait)
+        return scope.cancel
 
     def is_closed(self) -> bool:
         """Whether nothing can run on the loop any more."""

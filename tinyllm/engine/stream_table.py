@@ -28,6 +28,14 @@ class AcceptedRequest:
     is_submitted: bool = False
     """Whether the executor thread knows of it; until then its prompt is being encoded."""
     is_aborting: bool = False
+    stop_clock: Callable[[], object] = lambda: None
+    """Calls off what ends it at its timeout; until it is submitted, that is the event loop's task."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody may still read what comes of it."""
+        stream = self.stream()
+        return stream is not None and not stream.has_ended
 
 
 class StreamTable:
@@ -113,6 +121,7 @@ class StreamTable:
 
     def _remove(self, request: AcceptedRequest) -> None:
         del self._requests[request.request_id]
+        request.stop_clock()
         self.admission.leave(request.ticket)
         if not self._requests and self._emptied is not None:
             self._emptied.set()
