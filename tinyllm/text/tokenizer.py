@@ -13,6 +13,7 @@ from tokenizers import processors
 
 from tinyllm.errors import InvalidRequestError, TinyLLMError, TokenizerError
 from tinyllm.text.decoders import StreamingDecoder, plan_decoder
+from tinyllm.text.growth import MAX_TEXT_BYTES, Growth, check_tokenizer_json, text_growth
 
 if TYPE_CHECKING:
     from tinyllm.artifacts.model import ModelArtifacts, TokenizerSource
@@ -21,6 +22,8 @@ __all__ = ["Tokenizer", "eos_token_ids", "load_tokenizer"]
 
 MAX_FILE_BYTES: Final = 128 << 20
 MAX_TOKEN_ID: Final = 2**32 - 1
+MAX_TOKEN_LENGTH: Final = 4096
+"""Characters of one token. Real ones stay far below; longer ones would make gigabytes of an answer."""
 LONG_TEXT: Final = 4096
 """Text of more characters is encoded without the interpreter's lock, so that other threads go on."""
 
@@ -47,13 +50,17 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self._plan = plan_decoder(backend.decoder.__getstate__() if backend.decoder else None)
+        self._growth = _growth_of(backend)
         added = backend.get_added_tokens_decoder()
         self.special_tokens: dict[str, str] = dict(special_tokens)
         """Names to texts, such as ``bos_token`` to ``<s>``: what chat templates see."""
         self.special_token_ids: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
         """Ids whose text is left out by ``skip_special_tokens``."""
         self._special_texts = {i: token.content for i, token in added.items() if token.special}
-        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        if max(map(len, vocabulary), default=0) > MAX_TOKEN_LENGTH:
+            raise TokenizerError(f"The tokenizer has a token of over {MAX_TOKEN_LENGTH:,} characters.")
+        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
         """One more than the largest id it can produce."""
         self.bos_token_id: int | None = self._id_of("bos_token")
         self.eos_token_id: int | None = self._id_of("eos_token")
@@ -65,17 +72,19 @@ class Tokenizer:
         With ``add_special_tokens`` the tokens that the tokenizer itself puts around a text are there; when
         that is BOS, and the text already begins with BOS, there is still only one. Text that a chat template
         made has its special tokens in it: use `encode_chat`. Raises `InvalidRequestError` if ``text`` is not
-        Unicode text (a lone surrogate).
+        Unicode text (a lone surrogate), or if the tokenizer's rules may make more than 64 MiB of it.
         """
         if not isinstance(text, str):
             raise InvalidRequestError(f"text must be a string, not {type(text).__name__}.")
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError as error:
             raise InvalidRequestError(
                 f"The text has a lone surrogate (U+{ord(text[error.start]):04X}) at character {error.start}; "
                 "it is not valid Unicode."
             ) from None
+        if self._growth.of(size) > MAX_TEXT_BYTES:
+            raise InvalidRequestError(f"A text of {size:,} bytes is too long for this tokenizer.")
         with _contained(InvalidRequestError, "The tokenizer failed on this text"):
             ids = self._encode(text, add_special_tokens)
         if add_special_tokens and self._adds_bos and ids[:2] == [self.bos_token_id] * 2:
@@ -161,7 +170,9 @@ def load_tokenizer(source: TokenizerSource) -> Tokenizer:
             backend, named = read_sentencepiece(_read(source.path), config)
             config = {**named, **config}
         else:
-            backend = tokenizers.Tokenizer.from_buffer(_read(source.path))
+            data = _read(source.path)
+            check_tokenizer_json(data)
+            backend = tokenizers.Tokenizer.from_buffer(data)
         special_tokens = _special_tokens(config)
         _add_tokens(backend, config, special_tokens)
         if source.kind != "tokenizer.json":
@@ -236,8 +247,21 @@ def _add_tokens(
         if text and text not in seen:
             missing.append(_added_token(token, special=True))
             seen.add(text)
+    size = sum(len(token.content.encode()) for token in missing)
+    if _growth_of(backend).of(size) > MAX_TEXT_BYTES:  # the library normalizes them
+        raise TokenizerError("tokenizer_config.json: the normalizer makes too much of its added tokens.")
     if missing:
         backend.add_tokens(missing)
+
+
+def _growth_of(backend: tokenizers.Tokenizer) -> Growth:
+    """Return how much the library may make of a text. Raises `TokenizerError` if that is unreasonable."""
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if len(getattr(backend.model, name, None) or "") > MAX_TOKEN_LENGTH:
+            raise TokenizerError(f"The tokenizer's {name} is too long.")
+    parts = (backend.normalizer, backend.pre_tokenizer)
+    normalizer, pre_tokenizer = (json.loads(part.__getstate__()) if part else None for part in parts)
+    return text_growth(normalizer, pre_tokenizer)
 
 
 def _add_bos_and_eos(
