@@ -104,7 +104,9 @@ class EngineConfig(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                raise ConfigError(f"{type(self).__name__}: {first_fault(error)[1]}") from None
+                kind = type(self)
+                secret = [name for name, field in kind.model_fields.items() if not field.repr]
+                raise ConfigError(f"{kind.__name__}: {first_fault(error, secret=secret)[1]}") from None
 
     @classmethod
     def combine(cls, config: EngineConfig | None, options: Mapping[str, Any]) -> EngineConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -184,11 +184,16 @@ GREEDY_TEMPERATURE: Final = 1e-5
 """Below this, dividing logits by the temperature overflows float32's useful range: it means greedy."""
 
 
-def first_fault(error: ValidationError) -> tuple[str, str]:
-    """Return ``(field, message)`` of the first fault of a pydantic error, without quoting long input."""
+def first_fault(error: ValidationError, *, secret: Collection[str] = ()) -> tuple[str, str]:
+    """Return ``(field, message)`` of the first fault of a pydantic error, without quoting long input.
+
+    Of the fields in ``secret`` nothing is quoted at all.
+    """
     fault = error.errors(include_url=False, include_context=True)[0]
     path = ".".join(str(part) for part in fault["loc"]) or "request"
     field = path.split(".", 1)[0]
+    if field in secret:
+        return field, f"{field}: {fault['msg']}"
     if fault["type"] == "extra_forbidden":
         return field, f"unknown field {_shorten(repr(path))}"
     finite = not isinstance(fault["input"], float) or math.isfinite(fault["input"])

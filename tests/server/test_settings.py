@@ -132,3 +132,25 @@ def test_logs_stay_on_their_line() -> None:
     assert "\n" not in line
     assert line.isascii()
     assert '"request_id": "r1"' in line
+
+
+SECRET = "SECRETSECRETSECRET12"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'api_keys = ["{SECRET}", 5]',
+        f'api_keys = {{a = "{SECRET}"}}',
+        f"api_keys = {{{SECRET} = 1}}",
+        f'hub_token = ["{SECRET}"]',
+        f'hub_token = {{a = "{SECRET}"}}',
+        f'api_key = "{SECRET}"',
+    ],
+)
+def test_a_secret_that_is_wrong_is_not_shown(line: str, tmp_path: Path) -> None:
+    (tmp_path / "options.toml").write_text(line)
+    with pytest.raises(ConfigError) as caught:
+        ServerConfig(config=tmp_path / "options.toml")
+    assert SECRET not in str(caught.value)
+    assert line.split(" ")[0] in str(caught.value)
