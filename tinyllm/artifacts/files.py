@@ -1,4 +1,4 @@
-"""Opening a model's files safely: regular files only, none outside the model, none larger than it may be."""
+"""Opening files safely: regular files only, none larger than it may be; a model's, none outside the model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tinyllm.errors import CheckpointError
+from tinyllm.errors import CheckpointError, ConfigError
 
-__all__ = ["MIB", "CheckedFile", "ModelDirectory", "read_at"]
+__all__ = ["MIB", "CheckedFile", "ModelDirectory", "read_at", "read_option_file"]
 
 MIB: Final = 1 << 20
 
@@ -128,3 +128,27 @@ class ModelDirectory:
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError("is not a regular file", file=name)
         return CheckedFile(name, path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def read_option_file(path: Path, what: str, limit: int = MIB) -> str:
+    """Return the UTF-8 text of a file that an option names; ``what`` says in messages what it is.
+
+    Raises `ConfigError` if it cannot be read, is no regular file (a device may never end, a pipe may never
+    begin) or has more than ``limit`` bytes.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        with os.fdopen(os.open(path.expanduser(), flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{what} is not a regular file: {path.name}")
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise ConfigError(f"{what} has more than the {limit:,} bytes that it may have: {path.name}")
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} is not UTF-8 text (byte {error.start}): {path.name}") from None
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a zero byte; RuntimeError: no home
+        if isinstance(error, ConfigError):
+            raise
+        reason = getattr(error, "strerror", None) or "its name is not valid"
+        raise ConfigError(f"{what} cannot be read: {path.name[:80]} ({reason})") from None

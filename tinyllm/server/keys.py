@@ -7,6 +7,7 @@ import hmac
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllm.artifacts.files import read_option_file
 from tinyllm.errors import ConfigError
 from tinyllm.server.settings import ServerConfig
 
@@ -62,10 +63,7 @@ def load_keys(config: ServerConfig) -> KeyRing:
 
 
 def _read(path: Path) -> tuple[str, ...]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the API key file cannot be read: {path.name} ({error})") from None
+    lines = read_option_file(path, "the API key file").splitlines()
     keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
     if not keys:
         raise ConfigError(f"the API key file {path.name} has no keys in it")

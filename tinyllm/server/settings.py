@@ -16,6 +16,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from tinyllm.artifacts.files import read_option_file
 from tinyllm.config import EngineConfig
 from tinyllm.errors import ConfigError
 
@@ -179,11 +180,10 @@ class _FileSource(PydanticBaseSettingsSource):
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = read_option_file(path, "the config file")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"the config file cannot be read: {path} ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"the config file {path.name} is not TOML: {error}") from None
     return {name.replace("-", "_"): value for name, value in values.items()}
 
