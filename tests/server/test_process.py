@@ -183,12 +183,12 @@ def test_a_dead_engine_ends_the_process() -> None:
         assert server.exit_code() == 1
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_that_is_taken(tiny_llama: Path) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         run = subprocess.run(
-            [*FAKE],
+            [sys.executable, "-m", "tinyllm", "serve", str(tiny_llama)],
             env=environment(TINYLLM_PORT=sock.getsockname()[1]),
             capture_output=True,
             text=True,
@@ -210,6 +210,13 @@ def environment(**variables: object) -> dict[str, str]:
         (["--workers", "2"], "batch together"),
         (["/no/such/model"], "there is no model"),
         (["--api-key-file", "/no/such/file"], "cannot be read"),
+        (["--api-key-file", "/dev/zero"], "is not a regular file"),
+        (["--config", "/dev/zero"], "is not a regular file"),
+        (["--ssl-certfile", "/no/cert", "--ssl-keyfile", "/no/key"], "TLS file cannot be read"),
+        (["--ssl-certfile", "/dev/zero", "--ssl-keyfile", "/dev/zero"], "TLS file is not a regular file"),
+        (["--ssl-certfile", __file__, "--ssl-keyfile", __file__], "cannot be used"),
+        (["--host", "203.0.113.9", "--allow-unauthenticated"], "cannot listen on 203.0.113.9"),
+        (["--host", "no such host", "--allow-unauthenticated"], "cannot listen on no such host"),
         (["--prot", "1"], "did you mean --port?"),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from typing import Any, Final
 
 import h11
@@ -23,6 +24,8 @@ from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
+from tinyllm.artifacts.files import read_option_file
+from tinyllm.errors import ConfigError
 from tinyllm.server.errors import Fault, error_bytes
 from tinyllm.server.http2 import HTTP2
 from tinyllm.server.settings import ServerConfig
@@ -71,16 +74,42 @@ class Listener:
         self._config = config
         self._hypercorn = hypercorn_config(config)
         self._context = WorkerContext(None)
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[Any]] = set()
 
+    def bind(self) -> None:
+        """Take the addresses and read the TLS files; connections wait until `open`.
+
+        Raises `ConfigError` if an address cannot be had or a file is no good.
+        """
+        self._tls = self._read_tls()
+        try:
+            sockets = self._hypercorn.create_sockets()
+            self._sockets = [*sockets.secure_sockets, *sockets.insecure_sockets]
+            for each in self._sockets:
+                each.listen(BACKLOG)
+        except (OSError, ValueError) as error:  # ValueError: what cannot be the name of a host
+            where = f"{self._config.host} port {self._config.port}"
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot listen on {where}: {reason}") from None
+
+    def _read_tls(self) -> ssl.SSLContext | None:
+        for file in (self._config.ssl_certfile, self._config.ssl_keyfile):
+            if file is not None:
+                read_option_file(file, "the TLS file")
+        try:
+            return self._hypercorn.create_ssl_context()
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise ConfigError(f"ssl_certfile and ssl_keyfile cannot be used: {reason}") from None
+
     async def open(self) -> list[str]:
-        """Begin to listen, and return the URLs. Raises ``OSError`` if an address cannot be had."""
-        sockets = self._hypercorn.create_sockets()
-        tls = self._hypercorn.create_ssl_context()
-        scheme = "http" if tls is None else "https"
-        for each in (*sockets.secure_sockets, *sockets.insecure_sockets):
-            server = await asyncio.start_server(self._connect, sock=each, ssl=tls, backlog=BACKLOG)
+        """Begin to take connections on what was bound, and return the URLs."""
+        scheme = "http" if self._tls is None else "https"
+        for each in self._sockets:
+            server = await asyncio.start_server(self._connect, sock=each, ssl=self._tls, backlog=BACKLOG)
             self._servers.append(server)
         return [f"{scheme}://{_name(server.sockets[0])}" for server in self._servers]
 

@@ -42,20 +42,16 @@ async def run_server(config: ServerConfig, engine: AsyncEngine | None = None) ->
     """Serve until a signal or a fault, and return the exit code. ``engine`` is as for `create_app`.
 
     SIGINT or SIGTERM drains: work that runs may finish, new work is refused. A second one ends all at once.
-    Raises `ConfigError` before anything is opened.
+    Raises `ConfigError`, before the model is touched, if options, addresses or TLS files are no good.
     """
     check_posture(config)
     app = create_app(config, engine)
     service: Service = app.extensions["tinyllm"]
     listener = Listener(app, config)
+    listener.bind()
     signals = _Signals()
     await app.startup()
-    try:
-        urls = await listener.open()
-    except OSError as error:
-        logger.error("cannot listen on %s port %d: %s", config.host, config.port, error.strerror)
-        await app.shutdown()
-        return EXIT_USAGE
+    urls = await listener.open()
     logger.info("listening on %s: %s", " and ".join(urls), describe_posture(config))
     code = await _until_end(service, signals)
     await _finish(app, service, listener)
