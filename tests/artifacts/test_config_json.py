@@ -190,6 +190,14 @@ def test_error_names_file_and_field() -> None:
     assert str(caught.value) == "other.json: hidden_size must be an integer, not 'wide'"
 
 
+@pytest.mark.parametrize("name", ["beta_fast", "beta_slow"])
+def test_a_pair_that_hardly_turns_is_refused(name: str) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    assert parse(rope_scaling=yarn | {name: 0}).rope == parse(rope_scaling=yarn).rope
+    with pytest.raises(CheckpointError, match=name):
+        parse(rope_scaling=yarn | {name: 1e-310})
+
+
 NAMES = [*CONFIG, "rope_scaling", "rope_parameters", "head_dim", "layer_types", "dtype", "mlp_bias"]
 SCALARS = (
     st.none()

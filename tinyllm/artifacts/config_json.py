@@ -228,8 +228,7 @@ def _yarn(rope: Fields, theta: float, original: int, max_position_embeddings: in
     def optional(name: str) -> float | None:
         return rope.number(name, minimum=0, maximum=1e6) if rope.has(name) else None
 
-    beta_fast = rope.number("beta_fast", 32, minimum=0, maximum=1e6) or 32.0
-    beta_slow = rope.number("beta_slow", 1, minimum=0, maximum=1e6) or 1.0
+    beta_fast, beta_slow = _turns(rope, "beta_fast", 32.0), _turns(rope, "beta_slow", 1.0)
     if beta_fast < beta_slow:
         raise rope.fault("beta_fast", f"must not be less than beta_slow ({beta_slow:g}), not {beta_fast:g}")
     return RopeConfig(
@@ -244,3 +243,10 @@ def _yarn(rope: Fields, theta: float, original: int, max_position_embeddings: in
         mscale_all_dim=optional("mscale_all_dim"),
         truncate=rope.boolean("truncate", True),
     )
+
+
+def _turns(rope: Fields, name: str, default: float) -> float:
+    """Read how often a pair turns in the original context; 0 counts as missing, as in ``transformers``."""
+    if rope.values.get(name) == 0:
+        return default
+    return rope.number(name, default, minimum=1e-6, maximum=1e6)
