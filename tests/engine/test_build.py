@@ -20,6 +20,7 @@ from tinyllm import (
     RequestFailedError,
     SamplingParams,
 )
+from tinyllm.engine import build
 
 SMALL: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 4, "num_threads": 1, "dtype": "float32"}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -85,6 +86,24 @@ def test_options_that_cannot_be_met_are_refused(tiny_llama: Path) -> None:
         Engine(model=str(tiny_llama), max_model_len=10**9)
     with pytest.raises(ConfigError):
         Engine(model=str(tiny_llama), attention_backend="nonsense")
+
+
+@pytest.mark.parametrize("options", [{"max_model_len": 10**9}, {"kv_cache_bytes": 1}])
+def test_sizes_are_checked_before_the_weights_are_read(
+    options: dict[str, Any], tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr(build, "load_model", read)
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        Engine(model=str(tiny_llama), **options)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/nowhere/at/all", "/"])
+def test_a_chat_template_that_is_no_file_is_refused(path: str, tiny_llama: Path) -> None:
+    with pytest.raises(ConfigError, match="chat_template"):
+        Engine(model=str(tiny_llama), chat_template=path, **SMALL)
 
 
 def test_a_model_without_tokenizer_takes_and_gives_ids(tmp_path: Path, tiny_llama: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tinyllm.artifacts.model import ModelConfig, RopeConfig
 from tinyllm.config import EngineConfig
 from tinyllm.errors import ConfigError
 from tinyllm.runner import kv_cache
-from tinyllm.runner.kv_cache import KVCachePlan, plan_kv_cache
+from tinyllm.runner.kv_cache import MAX_BLOCKS, KVCachePlan, log_plan, plan_kv_cache
 
 CONTEXT = 1000
 TOKEN = 2 * 3 * 2 * 8 * 4
@@ -43,10 +44,12 @@ MODEL = ModelConfig(
 )
 
 
-def plan(free_bytes: int | None = PLENTY, **options: Any) -> KVCachePlan:
+def plan(
+    free_bytes: int | None = PLENTY, *, model_config: ModelConfig = MODEL, **options: Any
+) -> KVCachePlan:
     return plan_kv_cache(
         EngineConfig(**options),
-        MODEL,
+        model_config,
         backend=FakeBackend(),
         dtype=torch.float32,
         device=CPU,
@@ -77,11 +80,16 @@ def test_a_given_size_is_used_whole() -> None:
 
 def test_a_smaller_cache_shortens_the_default_length_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert plan(kv_cache_bytes=10 * BLOCK).max_model_len == 160
+        config = EngineConfig(kv_cache_bytes=10 * BLOCK)
+        result = plan(kv_cache_bytes=10 * BLOCK)
+        log_plan(result, config, CONTEXT)
+    assert result.max_model_len == 160
     assert "max_model_len is 160, not the model's context of 1000" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        assert plan(max_model_len=500).max_model_len == 500
+        result = plan(max_model_len=500)
+        log_plan(result, EngineConfig(max_model_len=500), CONTEXT)
+    assert result.max_model_len == 500
     assert caplog.text == ""
 
 
@@ -144,3 +152,17 @@ def test_free_memory_is_measured_where_it_is_not_given(monkeypatch: pytest.Monke
     assert plan(free_bytes=None, max_num_seqs=4).num_blocks == 70
     monkeypatch.setattr(kv_cache, "free_memory", lambda device: None)
     assert plan(free_bytes=None, max_num_seqs=4).num_blocks == 4 * 63
+
+
+def test_blocks_have_an_upper_limit(caplog: pytest.LogCaptureFixture) -> None:
+    endless = replace(MODEL, max_position_embeddings=2**31)
+    result = plan(free_bytes=2**60, model_config=endless)
+    assert (result.num_blocks, result.max_model_len) == (MAX_BLOCKS, MAX_BLOCKS * 16)
+    log_plan(result, EngineConfig(), 2**31)
+    assert "raise block_size for more" in caplog.text
+    for options in ({"kv_cache_bytes": (MAX_BLOCKS + 1) * BLOCK}, {"max_model_len": MAX_BLOCKS * 16 + 1}):
+        with pytest.raises(ConfigError, match=f"^{next(iter(options))}: .*raise block_size") as caught:
+            plan(free_bytes=2**60, model_config=endless, **options)
+        (most,) = re.findall(r"to at most (\d+)", str(caught.value))
+        fitting = plan(free_bytes=2**60, model_config=endless, **{next(iter(options)): int(most)})
+        assert fitting.num_blocks == MAX_BLOCKS

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from tinyllm.artifacts.files import read_option_file
 from tinyllm.artifacts.model import ModelArtifacts
 from tinyllm.artifacts.resolve import open_model
 from tinyllm.attention.backends import get_backend
@@ -16,11 +18,10 @@ from tinyllm.config import EngineConfig
 from tinyllm.core.kv_cache_manager import KVCacheManager
 from tinyllm.engine.core import EngineCore
 from tinyllm.engine.loaded import EngineInfo, LoadedModel
-from tinyllm.errors import ConfigError
 from tinyllm.metrics import EngineMetrics
 from tinyllm.models.loader import load_model
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
-from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, plan_kv_cache
+from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, log_plan, plan_kv_cache
 from tinyllm.runner.model_runner import ModelRunner
 from tinyllm.text.chat_template import ChatTemplates
 from tinyllm.text.tokenizer import eos_token_ids, load_tokenizer
@@ -56,8 +57,13 @@ def build_core(config: EngineConfig) -> EngineCore:
         preflight(
             device, dtype, backend, None if config.kv_cache_dtype == "auto" else DTYPES[config.kv_cache_dtype]
         )
+        plan_cache = partial(
+            plan_kv_cache, config, artifacts.config, backend=backend, dtype=dtype, device=device
+        )
+        plan_cache()  # what does not even fit without the weights is refused before they are read
         model = load_model(artifacts, dtype=dtype, device=device, backend=backend, progress=config.progress)
-        plan = plan_kv_cache(config, artifacts.config, backend=backend, dtype=dtype, device=device)
+        plan = plan_cache()
+        log_plan(plan, config, artifacts.config.max_position_embeddings)
         vocab_size = artifacts.config.vocab_size
         if tokenizer is not None:
             vocab_size = min(vocab_size, tokenizer.vocab_size)
@@ -113,12 +119,7 @@ def _template_override(config: EngineConfig) -> str | None:
     given = config.chat_template
     if given is None or "{" in given:
         return given
-    try:
-        return Path(given).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"chat_template: neither a Jinja template nor a file that can be read ({type(error).__name__})"
-        ) from None
+    return read_option_file(Path(given), "chat_template: given is no Jinja template, and as a file it")
 
 
 def _kv_cache(

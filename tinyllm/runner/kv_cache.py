@@ -15,9 +15,12 @@ from tinyllm.errors import ConfigError
 from tinyllm.runner.device import DTYPES
 from tinyllm.runner.memory import free_memory
 
-__all__ = ["KVCachePlan", "kv_cache_spec", "plan_kv_cache"]
+__all__ = ["MAX_BLOCKS", "KVCachePlan", "kv_cache_spec", "log_plan", "plan_kv_cache"]
 
 logger = logging.getLogger("tinyllm.runner")
+
+MAX_BLOCKS: Final = 1_000_000
+"""Books are kept of each block: a million take 120 MB and 2 seconds at start, and more with use."""
 
 _FREE_IF_UNKNOWN: Final = 4 << 30
 """What is taken to be free where the system does not say."""
@@ -78,9 +81,7 @@ def plan_kv_cache(
     spec = kv_cache_spec(config, model_config, dtype=dtype, device=device)
     budget = _budget(config, device, free_bytes)
     plan_mode = _plan_paged if config.kv_cache_mode == "paged" else _plan_contiguous
-    plan = plan_mode(config, spec, backend, budget, context)
-    _log(plan, config, context)
-    return plan
+    return plan_mode(config, spec, backend, budget, context)
 
 
 def _budget(config: EngineConfig, device: torch.device, free_bytes: int | None) -> int:
@@ -104,7 +105,17 @@ def _plan_paged(
     blocks_per_sequence = -(-length // spec.block_size)
     num_blocks = budget // block_bytes
     if config.kv_cache_bytes is None:
-        num_blocks = min(num_blocks, blocks_per_sequence * config.max_num_seqs)
+        num_blocks = min(num_blocks, blocks_per_sequence * config.max_num_seqs, MAX_BLOCKS)
+    if num_blocks > MAX_BLOCKS:
+        raise ConfigError(
+            f"kv_cache_bytes: {num_blocks:,} blocks are more than {MAX_BLOCKS:,}; raise block_size, or set "
+            f"kv_cache_bytes to at most {MAX_BLOCKS * block_bytes}"
+        )
+    if config.max_model_len is not None and blocks_per_sequence > MAX_BLOCKS:
+        raise ConfigError(
+            f"max_model_len: {length} tokens are more than {MAX_BLOCKS:,} blocks; raise block_size, or set "
+            f"max_model_len to at most {MAX_BLOCKS * spec.block_size}"
+        )
     if num_blocks < blocks_per_sequence:
         fitting = num_blocks * spec.block_size
         if config.max_model_len is not None or not fitting:
@@ -147,8 +158,8 @@ def _too_small(config: EngineConfig, length: int, fitting: int, needed: int, bud
     )
 
 
-def _log(plan: KVCachePlan, config: EngineConfig, context: int) -> None:
-    """Say what was decided, and where it is less than the model could do."""
+def log_plan(plan: KVCachePlan, config: EngineConfig, context: int) -> None:
+    """Log what was decided, and where it is less than the model could do."""
     logger.info(
         "KV cache: %d blocks of %d tokens, %.1f MiB (%s)",
         plan.num_blocks,
@@ -159,7 +170,8 @@ def _log(plan: KVCachePlan, config: EngineConfig, context: int) -> None:
     if config.max_model_len is None and plan.max_model_len < context:
         logger.warning(
             "max_model_len is %d, not the model's context of %d: the KV cache holds no longer sequence; "
-            "raise kv_cache_bytes for more",
+            "raise %s for more",
             plan.max_model_len,
             context,
+            "block_size" if plan.num_blocks == MAX_BLOCKS else "kv_cache_bytes",
         )
