@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,23 @@ MODEL = "tiny-llama"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 Results = dict[str, Any]
-Client = Callable[[str, str], Results]
+Client = Callable[..., Results]
+
+
+@contextmanager
+def serve(model: Path, **options: Any) -> Iterator[ServerProcess]:
+    """Run ``tinyllm serve`` over a checkpoint, with a key."""
+    command = (sys.executable, "-m", "tinyllm", "serve", str(model), "--dtype", "float32")
+    with server_process(
+        *command, "--num-threads", "1", "--public-metrics", api_keys=KEY, **options
+    ) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
 def server(tiny_llama: Path) -> Iterator[ServerProcess]:
-    """``tinyllm serve`` over a random Llama, with a key."""
-    command = (sys.executable, "-m", "tinyllm", "serve", str(tiny_llama), "--dtype", "float32")
-    options = ("--num-threads", "1", "--public-metrics")
-    with server_process(*command, *options, api_keys=KEY) as process:
+    """A server over a random Llama."""
+    with serve(tiny_llama) as process:
         yield process
 
 
@@ -51,8 +60,8 @@ def python() -> Callable[[str], Path]:
 def client(server: ServerProcess, python: Callable[[str], Path]) -> Client:
     """Return what runs a client's script in its environment, and returns what each of its calls gave."""
 
-    def run(name: str, script: str) -> Results:
-        command = [str(python(name)), str(SCRIPTS / f"{script}.py"), server.url, KEY, MODEL]
+    def run(name: str, script: str, to: ServerProcess = server) -> Results:
+        command = [str(python(name)), str(SCRIPTS / f"{script}.py"), to.url, KEY, MODEL]
         done = subprocess.run(
             command, env=environment(), capture_output=True, text=True, timeout=280, check=False
         )

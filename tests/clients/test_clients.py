@@ -5,11 +5,12 @@ Their scripts make the calls (in ``scripts/``); here is what must come of them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.conftest import MODEL, Client, Results
+from tests.clients.conftest import KEY, MODEL, Client, Results, serve
 from tests.server.process import ServerProcess
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -42,7 +43,7 @@ def results(name: str, client: Client, server: ServerProcess) -> Results:
 def text(server: ServerProcess) -> str:
     """What the model says to the scripts' message, asked without any client."""
     fields = {"messages": [{"role": "user", "content": "Say something."}], "temperature": 0, "max_tokens": 12}
-    key = {"Authorization": "Bearer sk-0123456789abcdef"}
+    key = {"Authorization": f"Bearer {KEY}"}
     choice = server.post("/v1/chat/completions", fields, **key).json["choices"][0]
     said: str = choice["message"]["content"]
     return said
@@ -246,3 +247,14 @@ def test_a_conversation_goes_on(name: str, results: Results) -> None:
     found = results["conversation"]
     assert found["second"] > found["first"] + 12
     assert results["bias"]["text"] == "t" * 12
+
+
+def test_d49_comments_between_events_are_passed_over(client: Client, tiny_llama: Path, text: str) -> None:
+    """A server that says it is alive every millisecond, so before and between all events."""
+    with serve(tiny_llama, sse_ping_interval=0.001) as pinging:
+        raw = {"messages": [{"role": "user", "content": "Say something."}], "max_tokens": 12, "stream": True}
+        assert b": ping\n\n" in pinging.post("/v1/chat/completions", raw, Authorization=f"Bearer {KEY}").body
+        found = client("newest", "openai_client", pinging)
+    assert [call for call, result in found.items() if "raised" in result] == []
+    assert found["stream"]["text"] == found["plain"]["text"] == text
+    assert found["usage"]["usage"] == [33, 12, 45]
