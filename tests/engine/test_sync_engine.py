@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -50,8 +51,13 @@ def test_a_list_gives_results_in_order() -> None:
         assert len(engine.generate(nothing, FIVE)) == 0
 
 
-def test_the_progress_bar_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_is_for_terminals_and_can_be_switched_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with make_engine() as engine:
+        engine.generate(["a", "b"], FIVE)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         engine.generate(["a", "b"], FIVE, progress=False)
         engine.generate("a", FIVE)
         assert capsys.readouterr().err == ""
