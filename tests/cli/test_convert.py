@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.artifacts.gguf_files import random_weights, write_model
+from tinyllm.artifacts import convert
 from tinyllm.artifacts.directory import open_directory
 from tinyllm.cli.main import main
 from tinyllm.text.tokenizer import load_tokenizer
@@ -39,6 +41,18 @@ def test_convert_shows_progress_on_a_terminal(
     source = write_model(tmp_path / "m.gguf", random_weights("qwen3"), arch="qwen3")
     assert main(["convert", str(source), str(tmp_path / "out")]) == 0
     assert ("Converting" in capsys.readouterr().err) == is_terminal
+
+
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(convert, "replace_directory", full)
+    source = write_model(tmp_path / "m.gguf", random_weights("qwen3"), arch="qwen3")
+    assert main(["convert", str(source), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "tinyllm convert: 'out' cannot be written: No space left on device\n"
 
 
 def test_convert_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

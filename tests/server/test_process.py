@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from tests.server.process import (
-    FAKE,
     ServerProcess,
     read_response,
     read_to_end,

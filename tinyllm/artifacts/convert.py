@@ -55,7 +55,10 @@ def convert_gguf(
         write_directory(model, directory, dtype=dtype, progress=progress)
         write_tokenizer(tokenizer, directory)
 
-    replace_directory(out, make)
+    try:
+        replace_directory(out, make)
+    except OSError as error:
+        raise ConfigError(f"{out.name!r} cannot be written: {error.strerror or error}") from None
 
 
 def _check_target(out: Path, force: bool) -> None:

@@ -9,6 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tinyllm.cli.streams import read_input
 from tinyllm.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _prompt(given: str | None) -> str:
         return str(given)
     if sys.stdin.isatty():
         raise InvalidRequestError("no prompt: give --prompt TEXT, or pipe one in", param="prompt")
-    return sys.stdin.read()
+    return read_input()
 
 
 async def _print_text(engine: AsyncEngine, stream: TokenStream, *, quiet: bool) -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Final
 
 from tinyllm.cli.parser import Parser
+from tinyllm.cli.streams import drop_output, set_up_streams
 from tinyllm.errors import ConfigError, InvalidRequestError, TinyLLMError
 
 __all__ = ["COMMANDS", "main"]
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = "tinyllm"
     try:
+        set_up_streams()
         args = _parser(arguments).parse_args(arguments)
         name = f"tinyllm {args.command}"
         code = _command(args.command).run(args)
@@ -45,12 +47,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\ninterrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
+        return EXIT_FAULT
+    except OSError as error:  # a disk that is full, a directory that cannot be written
+        place = f"{os.path.basename(os.fsdecode(error.filename))}: " if error.filename else ""
+        print(f"{name}: {place}{error.strerror or error}", file=sys.stderr)
+        _finish_output()
         return EXIT_FAULT
     except TinyLLMError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, (ConfigError, InvalidRequestError)) else EXIT_FAULT
     return int(code)
+
+
+def _finish_output() -> None:
+    """Write what is left of the output, unless it is the output that failed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
 
 
 def _parser(arguments: Sequence[str]) -> Parser:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinyllm.cli.streams import read_input
 from tinyllm.errors import InvalidRequestError, TokenizerError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    text = sys.stdin.read() if args.text == ["-"] else " ".join(args.text)
+    text = read_input() if args.text == ["-"] else " ".join(args.text)
     tokenizer = _load(args)
     if args.decode:
         ids = _parse_ids(text)
