@@ -173,6 +173,28 @@ def test_a_conversation_keeps_its_history(
     assert "Ctrl-C again" in capsys.readouterr().err
 
 
+def test_a_conversation_that_outgrew_the_context_goes_on(
+    chat_model: list[str], type_lines: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_lines("one", "word " * 200, "/new", "two")
+    assert main(["chat", *chat_model]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("the conversation is too long") == 1
+    assert "/new starts over" in err
+    assert len([line for line in out.splitlines() if line.strip()]) >= 2  # both others were answered
+
+
+def test_an_answer_may_fill_a_context_shorter_than_the_usual_answer(
+    chat_model: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    limit = chat_model.index("--max-tokens")
+    model = chat_model[:limit] + chat_model[limit + 2 :]
+    assert main(["chat", "Hi", *model]) == 0
+    assert capsys.readouterr().out.strip()
+    assert main(["chat", "Hi", *model, "--max-tokens", "1000"]) == 2
+    assert "maximum context length" in capsys.readouterr().err
+
+
 def test_a_second_interrupt_at_the_prompt_ends(chat_model: list[str], type_lines: Any) -> None:
     type_lines(KeyboardInterrupt, KeyboardInterrupt, "never asked")
     assert main(["chat", *chat_model]) == 0

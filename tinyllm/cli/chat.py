@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tinyllm.errors import RequestError
+from tinyllm.errors import ContextLengthError, InvalidRequestError, RequestError
 from tinyllm.outputs import FinishReason
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def _turn(
         runner.run(_answer(engine, history, params, said))
     except KeyboardInterrupt:
         print(" [stopped]")
-    except RequestError as error:
+    except ContextLengthError as error:
+        print(f"[the conversation is too long: {error}; /new starts over]", file=sys.stderr)
+    except (InvalidRequestError, RequestError) as error:
         print(f"[{error}]", file=sys.stderr)
     if said:
         history.append(_message("assistant", "".join(said)))
@@ -104,6 +106,18 @@ def _turn(
 
 async def _answer(
     engine: AsyncEngine, messages: Messages, params: SamplingParams, said: list[str] | None = None
+) -> None:
+    """Print an answer. Where there is no room for one of `CHAT_MAX_TOKENS`, it may fill the context."""
+    try:
+        await _print_answer(engine, messages, params, said)
+    except ContextLengthError as error:
+        if error.param != "max_tokens" or params.max_tokens != CHAT_MAX_TOKENS:
+            raise
+        await _print_answer(engine, messages, params.model_copy(update={"max_tokens": None}), said)
+
+
+async def _print_answer(
+    engine: AsyncEngine, messages: Messages, params: SamplingParams, said: list[str] | None
 ) -> None:
     async for piece in engine.chat(messages, params):
         if said is not None:
