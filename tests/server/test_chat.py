@@ -232,7 +232,8 @@ async def test_what_the_template_gets() -> None:
         rendered = (await app.post(f"{CHAT}/render", messages=USER)).json
         answer = (await app.post(CHAT, messages=USER, return_token_ids=True, max_tokens=1)).json
     assert rendered["prompt_token_ids"] == answer["prompt_token_ids"]
-    assert rendered["count"] == len(rendered["prompt_token_ids"])
+    assert rendered["count"] == len(rendered["prompt_token_ids"]) == len(rendered["tokens"])
+    assert "".join(token["text"] for token in rendered["tokens"]) == rendered["prompt"]
 
 
 async def test_a_prompt_can_be_cut() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from quart import Blueprint, Response
 
@@ -14,6 +15,8 @@ from tinyllm.server.reasoning import OPEN, ReasoningSplitter, SplitterFactory
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
 from tinyllm.server.submit import make_reply, submit_chat
+from tinyllm.text.detokenizer import IncrementalDetokenizer
+from tinyllm.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tinyllm.engine.stream import TokenStream
@@ -59,10 +62,22 @@ async def render() -> Response:
         {
             "prompt": rendered.text,
             "prompt_token_ids": list(rendered.token_ids),
+            "tokens": prompt_tokens(service.engine.tokenizer, rendered.token_ids),
             "count": len(rendered.token_ids),
             "max_model_len": service.engine.info.max_model_len,
         }
     )
+
+
+def prompt_tokens(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return each token's text, and whether it is special; together the texts are the prompt."""
+    if tokenizer is None or not token_ids:
+        return []
+    detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=False)
+    texts = [detokenizer.push(each) for each in token_ids]
+    texts.append(texts.pop() + detokenizer.flush())
+    special = tokenizer.special_token_ids
+    return [{"text": text, "special": each in special} for text, each in zip(texts, token_ids, strict=True)]
 
 
 def splitter_factory(service: Service, stream: TokenStream) -> SplitterFactory:

@@ -145,7 +145,11 @@ ALIVE: Final = record(status=constant("ok"))
 RESPONSES: Final[Mapping[str, Schema]] = {
     "/v1/chat/completions": CHAT,
     "/v1/chat/completions/render": record(
-        prompt=TEXT, prompt_token_ids=_TOKEN_IDS, count=COUNT, max_model_len=COUNT
+        prompt=TEXT,
+        prompt_token_ids=_TOKEN_IDS,
+        tokens=list_of(record(text=TEXT, special={"type": "boolean"})),
+        count=COUNT,
+        max_model_len=COUNT,
     ),
     "/v1/completions": COMPLETION,
     "/v1/responses": RESPONSE,

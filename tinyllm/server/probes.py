@@ -8,6 +8,7 @@ from typing import Any
 from quart import Blueprint, Response
 
 from tinyllm.config import EngineConfig
+from tinyllm.params import SamplingDefaults, SamplingParams
 from tinyllm.server.body import json_response
 from tinyllm.server.service import current_service
 
@@ -77,6 +78,9 @@ async def props() -> Response:
         "block_size": info.block_size,
         "reasoning": service.thinks,
         "api_keys": service.config.has_keys,
+        "sampling_defaults": SamplingParams()
+        .resolved(service.engine.sampling_defaults)
+        .model_dump(mode="json", include=set(SamplingDefaults.model_fields)),
         "engine_options": service.config.engine_config.model_dump(mode="json", exclude=hidden),
         "server_options": server_options,
     }
