@@ -25,7 +25,7 @@ BORROWERS = ("guidellm",)
 def python_of(name: str) -> Path:
     """Return the interpreter of an environment, made first if it is not there."""
     pins = PINS / f"{name}.txt"
-    mark = hashlib.sha256(pins.read_bytes() + f"{sys.version}{sys.prefix}".encode()).hexdigest()[:12]
+    mark = hashlib.sha256(pins.read_bytes() + sys.version.encode()).hexdigest()[:12]
     place = root() / "clients" / f"{name}-{mark}"
     python = place / "bin" / "python"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -33,15 +33,17 @@ def python_of(name: str) -> Path:
         complete = place / "complete"
         if not complete.exists():
             venv.create(place, clear=True, symlinks=True)
-            if name in BORROWERS:
-                _lend(place)
+            _lend(name, place)
             pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
             subprocess.run([*pip, "-r", str(pins)], check=True, capture_output=True, text=True)
             complete.touch()
+        _lend(name, place)  # again, as it may have been made for another environment than this
     return python
 
 
-def _lend(place: Path) -> None:
+def _lend(name: str, place: Path) -> None:
+    if name not in BORROWERS:
+        return
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
     (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
 
