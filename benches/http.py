@@ -157,12 +157,14 @@ def cost(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def overload(args: argparse.Namespace) -> dict[str, Any]:
-    with running(args, max_num_seqs=16, max_waiting_requests=64, prefix_cache="off") as (server, clients):
+    options = {"max_num_seqs": 16, "max_waiting_requests": 64, "prefix_cache": "off"}
+    options["max_model_len"] = 2 * (len(PROMPT) + args.tokens)  # a small KV cache is touched whole at once
+    with running(args, **options) as (server, clients):
         job = {"kind": "streams", "port": server.port, "body": body(args.tokens), "count": 64}
         clients.ask(**job)
         capacity = 64 / clients.ask(**job)["seconds"]
         arrivals: dict[str, Any] = {"kind": "overload", "port": server.port, "body": body(args.tokens)}
-        clients.ask(**arrivals, rate=10 * capacity, seconds=args.seconds / 10)  # pools and caches fill
+        clients.ask(**arrivals, rate=10 * capacity, seconds=args.seconds / 3)  # pools and caches fill
         before = server.memory()
         result = clients.ask(**arrivals, rate=10 * capacity, seconds=args.seconds)
         grown = server.memory() - before
