@@ -45,6 +45,12 @@ def test_a_chat_whole_and_streamed(server: ServerProcess) -> None:
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in streamed) == text
 
 
+def test_an_effort_that_the_template_does_not_read_is_told(server: ServerProcess) -> None:
+    reply = server.post(CHAT, {"messages": HI, "max_tokens": 1, "reasoning_effort": "low"})
+    assert reply.status == 200
+    assert reply.headers["x-tinyllm-ignored-fields"] == "reasoning_effort"
+
+
 def test_text_ids_and_rendered_prompts_agree(server: ServerProcess) -> None:
     rendered = server.post(f"{CHAT}/render", {"messages": HI}).json
     fields = {"max_tokens": 8, "temperature": 0, "return_token_ids": True}

@@ -240,6 +240,11 @@ class AsyncEngine(EngineLifecycle):
         render = partial(render_prompt, model, messages, tools, chat_template_kwargs)
         return await self._on_worker(render, long=is_long(messages, tools))
 
+    def template_uses(self, variable: str) -> bool:
+        """Return whether the model's chat template reads a variable, such as ``enable_thinking``."""
+        templates = self._check_running().chat_templates
+        return templates is not None and templates.uses(variable)
+
     async def _on_worker(self, function: Callable[[], T], *, long: bool) -> T:
         """Call a function on a helper thread; not at all, if the caller has gone before its turn comes."""
         if self._waiting_texts >= MAX_WAITING_TEXTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinyllm.errors import InvalidRequestError
 from tinyllm.params import SamplingParams
 from tinyllm.server.context import Call
 from tinyllm.server.generation import Generation
@@ -60,6 +61,7 @@ async def submit_chat(
     params: SamplingParams,
 ) -> Generation:
     """Give a conversation to the engine."""
+    template_arguments = _without_unread_effort(service, call, template_arguments)
     if request.truncate_prompt_tokens is not None:
         rendered = await service.engine.render_chat(messages, chat_template_kwargs=template_arguments)
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
@@ -76,6 +78,17 @@ async def submit_chat(
     )
     call.streams.append(stream)
     return Generation(call, call.streams)
+
+
+def _without_unread_effort(service: Service, call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out, and note as ignored, an effort that this model's chat template does not read."""
+    name = "reasoning_effort"
+    if name not in arguments or service.engine.template_uses(name):
+        return dict(arguments)
+    if service.config.strict_fields:
+        raise InvalidRequestError(f"{name}: this model's chat template does not read it", param=name)
+    call.ignored_fields.append(name)
+    return {key: value for key, value in arguments.items() if key != name}
 
 
 def _options(service: Service, call: Call, request: GenerateRequest) -> dict[str, Any]:
