@@ -56,7 +56,7 @@ class Conversation(RequestModel):
     continue_final_message: bool = False
     """End the prompt inside the last message, so that the answer goes on with it."""
     reasoning_effort: str | None = Field(None, max_length=32)
-    """Given to the chat template as a variable of this name; ignored, and said to be, where it does not read it."""
+    """Given to the chat template as a variable; ignored, and told so, where it is not read."""
 
     def chat(self, max_messages: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return messages and template arguments. Raises `InvalidRequestError`."""
