@@ -4,7 +4,8 @@
 
 cost      Tokens a second of 16 streams over SSE against the same engine without HTTP. Two processes hold the
           model; their arms alternate, and the figure is the median of the rounds' ratios.
-overload  Ten times the requests that the server can answer, for 30 s: statuses, time to a 429, memory.
+overload  Ten times the requests that the server can answer, for 30 s after as long to warm up (torch keeps
+          something for each size of batch it has seen): statuses, time to a 429, growth of memory.
 health    Time to answer /health while 16 streams decode and a chat of 1 MB is made a prompt again and again.
 signals   SIGTERM under 32 streams, 20 times: how long to the exit, and whether every stream ends properly.
 
@@ -164,7 +165,7 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
         clients.ask(**job)
         capacity = 64 / clients.ask(**job)["seconds"]
         arrivals: dict[str, Any] = {"kind": "overload", "port": server.port, "body": body(args.tokens)}
-        clients.ask(**arrivals, rate=10 * capacity, seconds=args.seconds / 3)  # pools and caches fill
+        clients.ask(**arrivals, rate=10 * capacity, seconds=args.seconds)
         before = server.memory()
         result = clients.ask(**arrivals, rate=10 * capacity, seconds=args.seconds)
         grown = server.memory() - before
@@ -223,7 +224,12 @@ def main() -> None:
     parser.add_argument("--num-threads", type=int, help="torch's threads; default: physical cores")
     parser.add_argument("--tokens", type=int, default=128, help="of each answer")
     parser.add_argument("--rounds", type=int, default=5, help="of cost")
-    parser.add_argument("--seconds", type=float, default=30, help="of overload; health takes a third")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30,
+        help="of overload, after as long to warm up; health takes a third",
+    )
     parser.add_argument("--repeats", type=int, default=20, help="of signals")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
