@@ -189,10 +189,11 @@ def user(content: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", ["timeout", "queue_timeout"])
 async def test_a_timeout_holds_while_the_prompt_is_encoded(make_engine: MakeEngine, name: str) -> None:
     templates = HeldTemplates()
+    limit: dict[str, Any] = {name: 0.05}
     async with make_engine(templates=templates, max_num_seqs=1, max_waiting_requests=1) as engine:
-        first = engine.chat(user("held"), FIVE, **{name: 0.05})
+        first = engine.chat(user("held"), FIVE, **limit)
         await anyio.to_thread.run_sync(templates.entered.wait)
-        second = engine.chat(user("behind it"), FIVE, **{name: 0.05})
+        second = engine.chat(user("behind it"), FIVE, **limit)
         for stream in (first, second):
             with anyio.fail_after(10), pytest.raises(RequestTimeoutError, match=rf"{name}, 0\.05 s"):
                 await stream

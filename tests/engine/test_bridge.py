@@ -48,7 +48,12 @@ async def test_calls_come_later_and_can_be_called_off() -> None:
     done = anyio.Event()
     bridge.call_later(1e300, got.append, "at the end of time")
     never = bridge.call_later(0.01, got.append, "called off")
-    bridge.call_later(0.02, lambda: (got.append("late"), done.set()))
+
+    def late() -> None:
+        got.append("late")
+        done.set()
+
+    bridge.call_later(0.02, late)
     bridge.call_later(-1.0, got.append, "soon")
     never()
     never()

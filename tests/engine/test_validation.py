@@ -148,7 +148,7 @@ def test_template_arguments_must_have_names(value: Any) -> None:
 )
 def test_sizes_that_no_machine_has_are_refused(option: str, value: int) -> None:
     with pytest.raises(ConfigError, match=option):
-        EngineConfig(**{option: value})
+        EngineConfig.combine(None, {option: value})
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ def test_long_calls_and_short_ones_are_each_called_in_order() -> None:
     worker, leave, done = TextWorker(), threading.Event(), threading.Event()
     got: list[str] = []
     worker.submit(lambda: leave.wait(20), lambda _: got.append("long 1"), long=True)
-    worker.submit(lambda: 0, lambda _: (got.append("long 2"), done.set()), long=True)
-    for name in ("short 1", "short 2"):
-        worker.submit(lambda: 0, lambda _, name=name: got.append(name))
+    worker.submit(lambda: 0, lambda _: got.append("long 2"), long=True)
+    worker.submit(lambda: 0, lambda _: done.set(), long=True)
+    worker.submit(lambda: 0, lambda _: got.append("short 1"))
+    worker.submit(lambda: 0, lambda _: got.append("short 2"))
     worker.submit(lambda: 0, lambda _: leave.set())
     assert done.wait(20)
     worker.stop()
