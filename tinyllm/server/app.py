@@ -18,6 +18,7 @@ from tinyllm.server import (
     openapi,
     page,
     probes,
+    render,
     responses,
     tokenize,
 )
@@ -38,6 +39,7 @@ logger = logging.getLogger("tinyllm.server")
 
 BLUEPRINTS = (
     chat.blueprint,
+    render.blueprint,
     completions.blueprint,
     responses.blueprint,
     models.blueprint,

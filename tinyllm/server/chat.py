@@ -1,9 +1,8 @@
-"""``POST /v1/chat/completions``, and its rehearsal ``/render``, which shows the prompt."""
+"""``POST /v1/chat/completions``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response
 
@@ -15,8 +14,6 @@ from tinyllm.server.reasoning import OPEN, ReasoningSplitter, SplitterFactory
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
 from tinyllm.server.submit import make_reply, submit_chat
-from tinyllm.text.detokenizer import IncrementalDetokenizer
-from tinyllm.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tinyllm.engine.stream import TokenStream
@@ -48,36 +45,6 @@ async def chat_completions() -> Response:
         return await event_response(generation, frames, service.config.sse_ping_interval)
     [answered] = await generation.results()
     return json_response(chat_completion(reply, generation, answered, make_splitter, reasoning=shown))
-
-
-@blueprint.post("/v1/chat/completions/render")
-async def render() -> Response:
-    """Show the exact prompt, as text and token ids, that a chat request would give to the model."""
-    service = current_service()
-    request, _, _ = await read_request(ChatRequest)
-    service.check_model(request.model)
-    messages, arguments = request.chat(service.config.max_messages)
-    rendered = await service.engine.render_chat(messages, chat_template_kwargs=arguments)
-    return json_response(
-        {
-            "prompt": rendered.text,
-            "prompt_token_ids": list(rendered.token_ids),
-            "tokens": prompt_tokens(service.engine.tokenizer, rendered.token_ids),
-            "count": len(rendered.token_ids),
-            "max_model_len": service.engine.info.max_model_len,
-        }
-    )
-
-
-def prompt_tokens(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return each token's text, and whether it is special; together the texts are the prompt."""
-    if tokenizer is None or not token_ids:
-        return []
-    detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=False)
-    texts = [detokenizer.push(each) for each in token_ids]
-    texts.append(texts.pop() + detokenizer.flush())
-    special = tokenizer.special_token_ids
-    return [{"text": text, "special": each in special} for text, each in zip(texts, token_ids, strict=True)]
 
 
 def splitter_factory(service: Service, stream: TokenStream) -> SplitterFactory:
