@@ -48,8 +48,13 @@ def test_a_tied_head_is_the_table_itself_where_nothing_is_packed() -> None:
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def test_progress_goes_to_standard_error(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_goes_to_standard_error_if_that_is_a_terminal(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     artifacts = open_directory(tiny_llama)
+    load_model(artifacts, dtype=torch.float32, device=CPU, backend=ReferenceBackend(), progress=True)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     load_model(artifacts, dtype=torch.float32, device=CPU, backend=ReferenceBackend(), progress=True)
     captured = capsys.readouterr()
     assert "Loading weights: 100%" in captured.err
