@@ -43,8 +43,8 @@ export class Answers extends EventTarget {
 		this.#saved.delete(message.id);
 		const again = message.failure && isPassing(message.failure.kind) && message.content === '' && tries < MOST_TRIES;
 		if (again) this.#wait(conversation, path, message, tries + 1);
-		this.#tell('state', message);
 		await this.#save(conversation, message);
+		this.#tell('state', message);
 	}
 
 	stop(id) {
