@@ -32,6 +32,7 @@ COUNTERS = (
     "request_success",
     "prefix_cache_queries",
     "prefix_cache_hits",
+    "prefix_cache_requests",
     "requests_cancelled",
 )
 GAUGES = ("num_requests_running", "num_requests_waiting", "num_requests_stalled", "kv_cache_usage_perc")

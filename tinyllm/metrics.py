@@ -50,6 +50,7 @@ LOOP_LAG_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 
 CHOICES_BUCKETS: Final = (1, 2, 5, 10, 20)
 
 FINISHED_REASONS: Final = ("stop", "length", "abort", "timeout", "stalled", "error")
+CACHE_RESULTS: Final = ("hit", "partial", "miss")
 CANCEL_PHASES: Final = ("queued", "prefill", "decode", "stalled")
 STEP_PARTS: Final = ("schedule", "build", "forward", "sample", "output")
 
@@ -99,6 +100,8 @@ class StepStats:
     """Prompt tokens looked up in the prefix cache."""
     prefix_cache_hits: int = 0
     """Of those, tokens found there."""
+    prefix_cache_results: Tally[str] = field(default_factory=Tally)
+    """Requests by `CACHE_RESULTS`."""
     first_token_times: list[float] = field(default_factory=list)
     inter_token_times: list[float] = field(default_factory=list)
     backpressure_times: list[float] = field(default_factory=list)
@@ -128,6 +131,14 @@ class EngineMetrics:
         self._preemptions = self._counter("num_preemptions", "Preemptions.")
         self._queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self._cache_results = {
+            result: self._counter(
+                "prefix_cache_requests",
+                "Requests that looked in the prefix cache: hit (all that can be reused), partial or miss.",
+                result=result,
+            )
+            for result in CACHE_RESULTS
+        }
         self._finished = {
             reason: self._counter("request_success", "Ended requests.", finished_reason=reason)
             for reason in FINISHED_REASONS
@@ -220,6 +231,8 @@ class EngineMetrics:
         ):
             if amount:
                 counter.inc(amount)
+        for result, amount in stats.prefix_cache_results.items():
+            self._cache_results[result].inc(amount)
         for phase, amount in stats.cancelled.items():
             self._cancelled[phase].inc(amount)
         for histogram, times in (

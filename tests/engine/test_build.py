@@ -149,3 +149,18 @@ def test_the_seed_of_a_request_without_one_is_on_its_result(tiny_llama: Path) ->
         again = engine.generate("Once", drawn.model_copy(update={"seed": first.params.seed}))
         assert again.token_ids == first.token_ids
         assert engine.generate("Once", drawn).token_ids != first.token_ids
+
+
+def test_prefix_hits_are_counted_by_how_much_was_found(tiny_llama: Path) -> None:
+    prompt = list(range(100, 164))
+    with Engine(model=str(tiny_llama), **SMALL) as engine:
+        for ids in (prompt, prompt, [*prompt[:32], *range(500, 532)], [7] * 40):
+            engine.generate(ids, GREEDY)
+        text = engine.metrics_text()
+    for result, count in (("hit", 1), ("partial", 1), ("miss", 2)):
+        (line,) = [
+            each
+            for each in text.splitlines()
+            if each.startswith("tinyllm:prefix_cache_requests_total") and f'"{result}"' in each
+        ]
+        assert float(line.split()[-1]) == count

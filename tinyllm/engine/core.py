@@ -163,6 +163,14 @@ class EngineCore:
         if self.kv.enable_prefix_caching and leader.params.prompt_logprobs is None:
             self._stats.prefix_cache_queries += leader.num_prompt_tokens
             self._stats.prefix_cache_hits += leader.num_cached_tokens
+            self._stats.prefix_cache_results[self._cache_result(leader)] += 1
+
+    def _cache_result(self, request: Request) -> str:
+        if not request.num_cached_tokens:
+            return "miss"
+        # The last token is computed in any case, so at most a block of what is there is not reused.
+        whole = request.num_cached_tokens + self.kv.block_size >= request.num_prompt_tokens
+        return "hit" if whole else "partial"
 
     def _watch_backpressure(self) -> None:
         """Time how long the scheduler passes over requests whose stream is full."""
