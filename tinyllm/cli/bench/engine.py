@@ -1,4 +1,4 @@
-"""``tinyllm bench``: how fast a model runs here, and how far that is from what the machine allows."""
+"""``tinyllm bench throughput`` and ``latency``: the engine, beside what the machine allows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,15 @@ from tinyllm.errors import ConfigError
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command's parser."""
+def add_parser(kinds: Any, kind: str, line: str) -> None:
+    """Add the parser of one of the two kinds, which differ in workloads and in what is shown first."""
     from tinyllm.cli.options import add_engine_options
 
-    parser = commands.add_parser(
-        "bench",
-        help="measure how fast a model runs here",
-        description="Measure throughput or latency of the engine on random prompts, greedily, and compare it "
+    parser = kinds.add_parser(
+        kind,
+        help=line,
+        description=f"Measure {kind} of the engine on random prompts, greedily, and compare it "
         "with what this machine allows, measured in the same process. The report goes to standard output.",
-    )
-    parser.add_argument(
-        "kind",
-        choices=("throughput", "latency"),
-        help="which workloads to measure by default, and what to show first",
     )
     parser.add_argument(
         "--workloads",
