@@ -1,0 +1,1 @@
+"""Load on an OpenAI-compatible server: made, measured and written down."""
