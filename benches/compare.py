@@ -26,6 +26,7 @@ from benches.arms import ENVIRONMENT, ROOT, Arm
 from benches.picture import bars
 from benches.report import fill_docs, markdown
 from tinyllm.bench.environment import environment
+from tinyllm.bench.gguf_as import convert
 from tinyllm.bench.workload import THROUGHPUT, Workload
 from tinyllm.engine.executor import bound_spinning
 
@@ -140,9 +141,7 @@ def gguf_in(source: Path, dtype: str, out: Path) -> Path:
     if not target.exists():
         say(f"making {target.name}")
         partial = target.with_suffix(".partial")
-        subprocess.run(
-            [sys.executable, "-m", "benches.peers.gguf_as", source, partial, kind], cwd=ROOT, check=True
-        )
+        convert(source, partial, kind)
         partial.rename(target)
     return target
 

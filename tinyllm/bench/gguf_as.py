@@ -1,6 +1,6 @@
 """Write a GGUF file again with its matrices in another type.
 
-    python -m benches.peers.gguf_as IN.gguf OUT.gguf F32|BF16|Q8_0
+    python -m tinyllm.bench.gguf_as IN.gguf OUT.gguf F32|BF16|Q8_0
 
 So that llama.cpp runs the very weights that the others run: those of a quantised file, dequantised.
 """
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Final
 
 import gguf
 import numpy as np
 
-FILE_TYPES = {
+__all__ = ["convert"]
+
+FILE_TYPES: Final = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "BF16": gguf.LlamaFileType.MOSTLY_BF16,
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
@@ -21,7 +24,10 @@ FILE_TYPES = {
 
 
 def convert(source: Path, target: Path, kind: str) -> None:
-    """Copy metadata and tensors; one-dimensional tensors become float32, as llama.cpp wants them."""
+    """Copy metadata and tensors to ``target``, matrices as ``kind``: F32, BF16 or Q8_0.
+
+    One-dimensional tensors become float32, as llama.cpp wants them.
+    """
     reader = gguf.GGUFReader(source)
     architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
     writer = gguf.GGUFWriter(target, architecture)

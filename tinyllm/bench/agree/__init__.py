@@ -1,0 +1,1 @@
+"""Whether tinyllm and other engines choose the same tokens."""
