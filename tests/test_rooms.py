@@ -16,7 +16,7 @@ PACKAGE = Path(tinyllm.__file__).parent
 
 # Top to bottom. A room may import from itself and from every room above.
 ROOMS = (
-    ("errors", "params", "outputs", "config", "metrics"),
+    ("errors", "faults", "params", "outputs", "config", "metrics"),
     ("artifacts",),
     ("native",),
     ("text",),
@@ -34,6 +34,7 @@ RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 # Room -> what it must never import, not even inside a function.
 MUST_NOT_KNOW = {
     "errors": {"torch", "quart"},
+    "faults": {"torch", "quart"},
     "params": {"quart"},
     "outputs": {"torch", "quart"},
     "config": {"torch", "quart"},

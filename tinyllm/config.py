@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tinyllm.errors import ConfigError
-from tinyllm.params import first_fault
+from tinyllm.faults import first_fault
 
 __all__ = ["DType", "EngineConfig"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from tinyllm.errors import InvalidRequestError
+from tinyllm.faults import first_fault
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,6 @@ __all__ = [
     "LogitsProcessor",
     "SamplingDefaults",
     "SamplingParams",
-    "first_fault",
 ]
 
 MAX_CHOICES: Final = 16
@@ -116,7 +115,7 @@ class SamplingParams(BaseModel):
     """Makes sampling repeatable, whatever else is in the batch."""
 
     max_tokens: int | None = Field(default=None, strict=True, ge=0)
-    """Most tokens to generate; None runs to the end of the context. 0 computes the prompt only."""
+    """Most tokens to generate, if not to the end of the context; 0 computes the prompt only."""
     min_tokens: int = Field(default=0, strict=True, ge=0)
     """End-of-sequence and stop tokens are not sampled, nor stop strings matched, before this many tokens."""
     ignore_eos: bool = Field(default=False, strict=True)
@@ -131,7 +130,7 @@ class SamplingParams(BaseModel):
     logprobs: int | None = Field(default=None, strict=True, ge=0, le=MAX_LOGPROBS)
     """Report each token's log probability (raw log-softmax) and this many most likely alternatives."""
     prompt_logprobs: int | None = Field(default=None, strict=True, ge=0, le=MAX_LOGPROBS)
-    """The same for the prompt; its first token has none. Such a request does not read the prefix cache."""
+    """As ``logprobs``, of the prompt's tokens; the first has none. Such a request reads no cached prefix."""
     skip_special_tokens: bool = Field(default=True, strict=True)
     """Leave special tokens out of the text."""
 
@@ -182,27 +181,6 @@ class SamplingParams(BaseModel):
 
 GREEDY_TEMPERATURE: Final = 1e-5
 """Below this, dividing logits by the temperature overflows float32's useful range: it means greedy."""
-
-
-def first_fault(error: ValidationError, *, secret: Collection[str] = ()) -> tuple[str, str]:
-    """Return ``(field, message)`` of the first fault of a pydantic error, without quoting long input.
-
-    Of the fields in ``secret`` nothing is quoted at all.
-    """
-    fault = error.errors(include_url=False, include_context=True)[0]
-    path = ".".join(str(part) for part in fault["loc"]) or "request"
-    field = path.split(".", 1)[0]
-    if field in secret:
-        return field, f"{field}: {fault['msg']}"
-    if fault["type"] == "extra_forbidden":
-        return field, f"unknown field {_shorten(repr(path))}"
-    finite = not isinstance(fault["input"], float) or math.isfinite(fault["input"])
-    detail = fault["msg"] if finite else "must be a finite number"
-    return field, f"{_shorten(path)}: {detail} (got {_shorten(repr(fault['input']))})"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _invalid(error: ValidationError) -> InvalidRequestError:

@@ -57,7 +57,7 @@ def test_every_option_has_a_flag_a_text_and_a_variable(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--port", "70000"), "port"),
+        (("--port", "70000"), r"^port: must be less than or equal to 65535 \(got 70000\)$"),
         (("--max-body-bytes", "0"), "max_body_bytes"),
         (("--root-path", "llm"), "root_path"),
         (("--config", "/no/such.toml"), "cannot be read"),

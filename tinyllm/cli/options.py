@@ -60,10 +60,13 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
 
 
 def server_config(args: argparse.Namespace) -> ServerConfig:
-    """Return the config of flags, variables and file. Raises `ConfigError`."""
+    """Return the config of flags, variables and file. Raises `ConfigError`, which names the option."""
     from tinyllm.server.settings import ServerConfig
 
-    return ServerConfig(**_given(args, ServerConfig))
+    try:
+        return ServerConfig(**_given(args, ServerConfig))
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("ServerConfig: ")) from None
 
 
 def sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:

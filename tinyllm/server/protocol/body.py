@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tinyllm.errors import InvalidRequestError
-from tinyllm.params import SamplingParams, first_fault
+from tinyllm.faults import first_fault
+from tinyllm.params import SamplingParams
 from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS, Refusals, refuse_unsupported
 
 __all__ = ["RequestModel", "StrictModel", "UnknownFieldError", "parse_body"]
