@@ -13,6 +13,7 @@ KINDS: Final = {
     "throughput": ("engine", "tokens a second of the engine, and what this machine allows"),
     "latency": ("engine", "time to the first token and between tokens, of the engine"),
     "agree": ("agree", "whether other engines choose the same tokens"),
+    "compare": ("compare", "two results side by side"),
 }
 """Kind -> the module here that measures it, and one line of help."""
 
