@@ -4,7 +4,7 @@ import { safeUrl } from './links.js';
 import { node, textOf } from './nodes.js';
 
 const SPECIAL = /\\|`+|\*+|_+|~~|!?\[|<(?=https?:|mailto:)|https?:\/\/|\n/gi;
-const DESTINATION = /\(\s*(<[^<>\n]{0,2048}>|[^\s()<>]{0,2048}(?:\([^\s()]{0,512}\)[^\s()]{0,512}){0,8})(?:\s+(?:"[^"\n]{0,300}"|'[^'\n]{0,300}'))?\s*\)/y;
+const DESTINATION = /\(\s{0,9}(<[^<>\n]{0,2048}>|[^\s()<>]{0,2048}(?:\([^\s()]{0,512}\)[^\s()]{0,512}){0,8})(?:\s{1,9}(?:"[^"\n]{0,300}"|'[^'\n]{0,300}'))?\s{0,9}\)/y;
 const OPEN_DESTINATION = /\([^)\s]{0,2048}$/y;
 const DEEPEST = 8;
 const FARTHEST = 5000;
@@ -112,7 +112,7 @@ class Inline {
 			return this.text.length;
 		}
 		let code = this.text.slice(from, close).replaceAll('\n', ' ');
-		if (/^ .*[^ ].* $/.test(code)) code = code.slice(1, -1);
+		if (/^ (?! *$).* $/.test(code)) code = code.slice(1, -1);
 		this.#push(node('code', [code]));
 		return close + mark.length;
 	}
@@ -202,11 +202,11 @@ class Inline {
 	}
 
 	#autolink(at) {
-		const end = this.text.indexOf('>', at);
-		const url = end < 0 || end - at > 2048 ? null : safeUrl(this.text.slice(at + 1, end));
-		if (url === null || this.options.inLink) return -1;
-		this.#push(link(url, [this.text.slice(at + 1, end)]));
-		return end + 1;
+		const [raw, close] = this.text.slice(at + 1, at + 2050).split('>', 2);
+		const url = close === undefined || this.options.inLink ? null : safeUrl(raw);
+		if (url === null) return -1;
+		this.#push(link(url, [raw]));
+		return at + raw.length + 2;
 	}
 
 	#bareUrl(at) {

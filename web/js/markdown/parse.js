@@ -81,10 +81,7 @@ const MAKE = {
 		const width = block.head.length;
 		const head = node('thead', [node('tr', block.head.map(cell('th')))]);
 		const rows = block.rows.map((cells) =>
-			memo.get(`r${block.align}${cells.join('|')}`, () => {
-				const filled = Array.from({ length: width }, (_, column) => cells[column] ?? '');
-				return node('tr', filled.map(cell('td')));
-			}),
+			memo.get(`r${block.align}${cells.join('|')}`, () => node('tr', cells.slice(0, width).map(cell('td')))),
 		);
 		const body = rows.length ? [node('tbody', rows)] : [];
 		const attrs = { class: 'table', tabindex: '0', role: 'region', 'aria-label': 'Table' };

@@ -3,12 +3,12 @@
  * the lines before it and, for a table, the next one: so when lines are added, only the last block can change.
  */
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
+const FENCE = /^( {0,3})(`{3,}|~{3,}(?!~))([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?![^ \t])/;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}>/;
-const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*)|)$/;
-const DELIMITER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*))?$/s;
+const DELIMITER = /^:?-+:?$/;
 
 export function splitBlocks(lines) {
 	const blocks = [];
@@ -30,7 +30,7 @@ function readBlock(lines, at) {
 	const fence = FENCE.exec(line);
 	if (fence) return readFence(lines, at, fence);
 	const heading = HEADING.exec(line);
-	if (heading) return { kind: 'heading', start: at, end: at + 1, level: heading[1].length, text: heading[2] ?? '' };
+	if (heading) return { kind: 'heading', start: at, end: at + 1, level: heading[1].length, text: headingText(line.slice(heading[0].length)) };
 	if (RULE.test(line)) return { kind: 'rule', start: at, end: at + 1 };
 	if (QUOTE.test(line)) return readQuote(lines, at);
 	const item = ITEM.exec(line);
@@ -38,6 +38,8 @@ function readBlock(lines, at) {
 	if (startsTable(lines, at)) return readTable(lines, at);
 	return readParagraph(lines, at);
 }
+
+const headingText = (text) => text.trimEnd().replace(/(?:^|[ \t])#+$/, '').trim();
 
 export const isBlank = (line) => /^[ \t]*$/.test(line);
 
@@ -81,12 +83,14 @@ function readList(lines, at, first) {
 	const items = [];
 	let end = at;
 	let content = 0;
+	let next = 0; // where text is again, after blank lines
 	for (; end < lines.length; end += 1) {
 		const line = lines[end];
 		const item = ITEM.exec(line);
 		const belongs = items.length && indentOf(line) >= content;
 		if (isBlank(line)) {
-			if (!goesOn(lines, end, indent, content, ordered)) break;
+			while (next < lines.length && (next < end || isBlank(lines[next]))) next += 1;
+			if (!goesOn(lines[next], indent, content, ordered)) break;
 			items.at(-1).push('');
 		} else if (item && !belongs && isSibling(item, indent, ordered) && !RULE.test(line)) {
 			content = item[1].length + item[2].length + Math.min(item[3]?.length ?? 1, 4);
@@ -103,18 +107,17 @@ const isSibling = (item, indent, ordered) =>
 	/\d/.test(item[2]) === ordered && item[1].length >= indent - 1 && item[1].length <= indent + 1;
 
 /** Whether a list goes on after blank lines. */
-function goesOn(lines, at, indent, content, ordered) {
-	let next = at;
-	while (next < lines.length && isBlank(lines[next])) next += 1;
-	if (next === lines.length) return false;
-	const line = lines[next];
+function goesOn(line, indent, content, ordered) {
+	if (line === undefined) return false;
 	const item = ITEM.exec(line);
 	return indentOf(line) >= Math.max(content, 1) || (item && isSibling(item, indent, ordered) && !RULE.test(line));
 }
 
-const startsTable = (lines, at) =>
-	lines[at].includes('|') && at + 1 < lines.length && DELIMITER.test(lines[at + 1]) && lines[at + 1].includes('-') &&
-	cellsOf(lines[at]).length === cellsOf(lines[at + 1]).length;
+function startsTable(lines, at) {
+	if (!lines[at].includes('|') || at + 1 === lines.length) return false;
+	const under = cellsOf(lines[at + 1]);
+	return under.every((cell) => DELIMITER.test(cell)) && cellsOf(lines[at]).length === under.length;
+}
 
 function readTable(lines, at) {
 	let end = at + 2;
