@@ -155,7 +155,7 @@ def test_sizes_that_no_machine_has_are_refused(option: str, value: int) -> None:
     ("param", "values"),
     [
         ("request_id", ["", "x" * 257, 5, "\ud800"]),
-        ("priority", [1.0, True, 2**31, "1"]),
+        ("priority", [float("nan"), float("inf"), True, 2**31, "1"]),
         ("timeout", [0, -1.0, float("nan"), float("inf"), "1", True, 10**400, -(10**400)]),
         ("queue_timeout", [0, float("nan")]),
         ("cache_salt", [None, 5, "x" * 1025, "\ud800"]),

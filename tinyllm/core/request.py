@@ -70,7 +70,7 @@ class Request:
     """Output tokens after which it ends, the end of the context included."""
     eos_token_ids: frozenset[int]
     arrival_time: float
-    priority: int = 0
+    priority: float = 0
     """Smaller is sooner."""
     deadline: float | None = None
     """When it ends with a timeout, wherever it is."""

@@ -20,7 +20,7 @@ class RequestOptions:
     request_id: str
     params: SamplingParams
     arrival_time: float
-    priority: int = 0
+    priority: float = 0
     timeout: float | None = None
     queue_timeout: float | None = None
     cache_salt: str = ""
@@ -38,7 +38,7 @@ class Submission:
     max_tokens: int
     """Output tokens of each answer, cut to the context."""
     arrival_time: float
-    priority: int = 0
+    priority: float = 0
     deadline: float | None = None
     queue_deadline: float | None = None
     cache_salt: str = ""

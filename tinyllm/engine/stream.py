@@ -62,6 +62,8 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """Empty until the prompt is encoded; known by the first piece at the latest."""
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         """Known with the first piece, if asked for; the prompt's first token has none."""
+        self.num_tokens = 0
+        """Tokens used so far: the prompt's, once it runs, and those of all answers, read or not."""
         self._owner = owner
         self._credit = credit
         # What steps delivered and nobody read yet: an item a step, and one place more for the last word.
@@ -233,6 +235,10 @@ class TokenStream(AsyncIterator[RequestOutput], Awaitable[GenerationResult]):
         """Take what a step made. There is room: the request had credit for it, and an end takes none."""
         if self._finished:
             return
+        if delivery.started:
+            self.num_tokens += len(self.prompt_token_ids)
+        for piece in delivery.pieces:
+            self.num_tokens += len(piece.token_ids)
         if delivery.prompt_logprobs is not None:
             self.prompt_logprobs = delivery.prompt_logprobs
         if delivery.pieces:

@@ -14,6 +14,7 @@ from tinyllm.runner.rng import random_seed
 
 __all__ = [
     "MAX_CACHE_SALT_LENGTH",
+    "MAX_PRIORITY",
     "MAX_REQUEST_ID_LENGTH",
     "check_options",
     "check_params",
@@ -115,9 +116,9 @@ def check_options(config: EngineConfig, options: RequestOptions) -> None:
             f"request_id must be a string of 1 to {MAX_REQUEST_ID_LENGTH} characters", param="request_id"
         )
     check_text(options.request_id, "request_id")
-    if type(options.priority) is not int or not -MAX_PRIORITY <= options.priority <= MAX_PRIORITY:
+    if type(options.priority) not in (int, float) or not abs(options.priority) <= MAX_PRIORITY:
         raise InvalidRequestError(
-            f"priority must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}", param="priority"
+            f"priority must be a number from {-MAX_PRIORITY} to {MAX_PRIORITY}", param="priority"
         )
     _check_seconds("timeout", options.timeout)
     _check_seconds("queue_timeout", options.queue_timeout)

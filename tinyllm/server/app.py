@@ -65,7 +65,8 @@ def create_app(config: ServerConfig | None = None, engine: AsyncEngine | None = 
         RESPONSE_TIMEOUT=None,
         PROPAGATE_EXCEPTIONS=False,
     )
-    service = Service(config, engine)
+    keys = load_keys(config)
+    service = Service(config, engine, num_keys=len(keys))
     app.extensions["tinyllm"] = service
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
@@ -74,7 +75,7 @@ def create_app(config: ServerConfig | None = None, engine: AsyncEngine | None = 
     app.before_serving(service.start)
     app.after_serving(service.stop)
     application: Any = app  # Quart names the events of ASGI one by one; the guard is not so particular
-    application.asgi_app = Guard(application.asgi_app, config, load_keys(config), service.http_metrics)
+    application.asgi_app = Guard(application.asgi_app, config, keys, service.http_metrics)
     return app
 
 

@@ -13,7 +13,7 @@ from tinyllm.server.protocol.chat import ChatRequest
 from tinyllm.server.reasoning import OPEN, ReasoningSplitter, SplitterFactory
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
-from tinyllm.server.submit import make_reply, submit_chat
+from tinyllm.server.submit import admit, make_reply, submit_chat
 
 if TYPE_CHECKING:
     from tinyllm.engine.stream import TokenStream
@@ -37,6 +37,7 @@ async def chat_completions() -> Response:
         raise InvalidRequestError("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
     reply = make_reply(service, call, request, params, "chatcmpl-")
     messages, arguments = request.chat(service.config.max_messages)
+    admit(service, call, request, params.n)
     generation = await submit_chat(service, call, request, messages, arguments, params)
     make_splitter = splitter_factory(service, generation.streams[0])
     shown = request.include_reasoning

@@ -12,7 +12,7 @@ from tinyllm.server.completion_reply import CompletionFrames, Echo, completion
 from tinyllm.server.protocol.completions import CompletionRequest, Prompt
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
-from tinyllm.server.submit import make_reply, submit_prompts
+from tinyllm.server.submit import admit, make_reply, submit_prompts
 
 __all__ = ["blueprint"]
 
@@ -29,7 +29,9 @@ async def completions() -> Response:
     if request.stream and params.prompt_logprobs is not None and not request.echo:
         raise InvalidRequestError("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
     reply = make_reply(service, call, request, params, "cmpl-")
-    prompts = await _prompts(service, request)
+    given = request.prompts(service.config.max_prompts)
+    admit(service, call, request, params.n * len(given))
+    prompts = await _encoded(service, request, given)
     generation = await submit_prompts(service, call, request, prompts, params)
     echoes = None
     if request.echo:
@@ -42,9 +44,10 @@ async def completions() -> Response:
     return json_response(completion(reply, generation, await generation.results(), echoes))
 
 
-async def _prompts(service: Service, request: CompletionRequest) -> Sequence[Prompt]:
+async def _encoded(
+    service: Service, request: CompletionRequest, prompts: Sequence[Prompt]
+) -> Sequence[Prompt]:
     """Return the prompts; as token ids where the request says how to make or cut them."""
-    prompts: Sequence[Prompt] = request.prompts(service.config.max_prompts)
     if not request.add_special_tokens:
         prompts = [
             await service.engine.encode(prompt, add_special_tokens=False)

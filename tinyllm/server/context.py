@@ -30,6 +30,8 @@ class Call:
     caller: Caller
     started: float = field(default_factory=time.monotonic)
     created: int = field(default_factory=lambda: int(time.time()))
+    turn: float = 0.0
+    """Steps of priority that it stands behind what other API keys send; see `Quotas`."""
     streams: list[TokenStream] = field(default_factory=list)
     """What the engine does for it."""
     at_end: list[Callable[[], object]] = field(default_factory=list)

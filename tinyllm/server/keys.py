@@ -33,8 +33,8 @@ class KeyRing:
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._digests = {_digest(key): Caller(_name(key)) for key in keys}
 
-    def __bool__(self) -> bool:
-        return bool(self._digests)
+    def __len__(self) -> int:
+        return len(self._digests)
 
     def caller(self, key: str | None) -> Caller | None:
         """Return who has this key; None if it is none of ours. No key and a wrong key take the same time."""

@@ -11,7 +11,7 @@ from tinyllm.server.protocol.responses import ResponsesRequest
 from tinyllm.server.responses_reply import ResponseDocument, ResponseFrames, response_document
 from tinyllm.server.service import current_service
 from tinyllm.server.sse import event_response
-from tinyllm.server.submit import make_reply, submit_chat
+from tinyllm.server.submit import admit, make_reply, submit_chat
 
 __all__ = ["blueprint"]
 
@@ -27,6 +27,7 @@ async def responses() -> Response:
     params = request.sampling_params(sampling)
     reply = make_reply(service, call, request, params, "resp_")
     messages = request.messages(service.config.max_messages)
+    admit(service, call, request, 1)
     generation = await submit_chat(service, call, request, messages, request.template_arguments(), params)
     stream = generation.streams[0]
     make_splitter = splitter_factory(service, stream)

@@ -18,6 +18,7 @@ from tinyllm.errors import EngineDeadError, TinyLLMError
 from tinyllm.server.context import Call
 from tinyllm.server.errors import RETRY_WHILE_LOADING, RefusedError
 from tinyllm.server.http_metrics import HTTPMetrics
+from tinyllm.server.quota import Quotas
 from tinyllm.server.reasoning import OPEN
 from tinyllm.server.settings import ServerConfig
 
@@ -36,8 +37,9 @@ ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_")
 class Service:
     """Holds the engine: one of its own, or one it was given. Belongs to the loop that calls `start`."""
 
-    def __init__(self, config: ServerConfig, engine: AsyncEngine | None = None) -> None:
+    def __init__(self, config: ServerConfig, engine: AsyncEngine | None = None, *, num_keys: int = 0) -> None:
         self.config = config
+        self.quotas = Quotas(config, num_keys)
         self.model_names: tuple[str, ...] = config.served_model_name or (model_name(config.model),)
         """What requests may call the model; the first is its proper name."""
         self.created = int(time.time())

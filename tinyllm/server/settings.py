@@ -106,6 +106,12 @@ class ServerConfig(BaseSettings, EngineConfig):
     """Most messages of a conversation."""
     max_prompts: int = Field(32, ge=1)
     """Most prompts in one completions request."""
+    key_max_parallel_requests: int | None = Field(None, ge=1)
+    """Most answers one API key may have running and waiting; ``n`` answers count ``n``."""
+    key_rpm_limit: int | None = Field(None, ge=1)
+    """Requests that one API key may make a minute; those that generate count."""
+    key_tpm_limit: int | None = Field(None, ge=1)
+    """Tokens, of prompts and answers, that one API key may use a minute."""
     max_connections: int = Field(256, ge=1)
     """Most connections at once; more are turned away with 503."""
 

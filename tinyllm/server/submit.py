@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tinyllm.errors import InvalidRequestError
+from tinyllm.engine.validation import MAX_PRIORITY
+from tinyllm.errors import InvalidRequestError, TinyLLMError
 from tinyllm.params import SamplingParams
 from tinyllm.server.context import Call
 from tinyllm.server.generation import Generation
@@ -14,7 +15,7 @@ from tinyllm.server.protocol.generate import GenerateRequest
 from tinyllm.server.reply import Reply
 from tinyllm.server.service import Service
 
-__all__ = ["make_reply", "submit_chat", "submit_prompts"]
+__all__ = ["admit", "make_reply", "submit_chat", "submit_prompts"]
 
 
 def make_reply(
@@ -38,17 +39,33 @@ def make_reply(
     )
 
 
+def admit(service: Service, call: Call, request: GenerateRequest, answers: int) -> None:
+    """Count a request against its API key's quota, until the call ends. Raises a 429 if that is used up."""
+    if request.priority < 0 and service.quotas.several:
+        raise InvalidRequestError(
+            "priority cannot be below 0 where there are several API keys: it would go before theirs",
+            param="priority",
+        )
+    share = service.quotas.enter(call.caller, answers)
+    call.turn = share.turn
+    call.at_end.append(lambda: share.leave(sum(stream.num_tokens for stream in call.streams)))
+
+
 async def submit_prompts(
     service: Service, call: Call, request: GenerateRequest, prompts: Sequence[Prompt], params: SamplingParams
 ) -> Generation:
-    """Give prompts to the engine. Raises what is wrong with any of them; then none of them runs."""
+    """Give prompts to the engine. Raises what is wrong with any of them; then none of them runs on."""
     call.field_names = request.field_names
     options = _options(service, call, request)
     service.register(call)
-    for prompt in prompts:
-        call.streams.append(
-            service.engine.generate(prompt, params, request_id=service.engine_request_id(call), **options)
-        )
+    try:
+        for prompt in prompts:
+            request_id = service.engine_request_id(call)
+            call.streams.append(service.engine.generate(prompt, params, request_id=request_id, **options))
+    except TinyLLMError:
+        for stream in call.streams:
+            stream.close()
+        raise
     return Generation(call, call.streams)
 
 
@@ -94,7 +111,7 @@ def _without_unread_effort(service: Service, call: Call, arguments: Mapping[str,
 def _options(service: Service, call: Call, request: GenerateRequest) -> dict[str, Any]:
     config = service.config
     return {
-        "priority": request.priority,
+        "priority": min(request.priority + call.turn, max(request.priority, MAX_PRIORITY)),
         "timeout": config.request_timeout,
         "queue_timeout": config.queue_timeout,
         "cache_salt": cache_salt(service, call, request.cache_salt),

@@ -37,7 +37,7 @@ class GenerateRequest(RequestModel):
     stream_options: StreamOptions | None = None
     """Options of the stream."""
     priority: int = 0
-    """Smaller runs sooner."""
+    """Smaller runs sooner; with several API keys not below 0."""
     cache_salt: str = Field("", max_length=512)
     """Share cached prefixes only with requests that give the same."""
     request_id: str | None = Field(None, min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")
