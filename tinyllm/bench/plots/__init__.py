@@ -1,0 +1,1 @@
+"""Pictures of measurements, and the page that shows them. matplotlib comes with the extra ``bench``."""
