@@ -140,6 +140,42 @@ async def test_unknown_fields_are_listed_or_refused() -> None:
         )
 
 
+async def test_unknown_names_inside_objects_too() -> None:
+    """Newer clients have options that did not exist yet."""
+    inner = {"reasoning": {"mode": "pro", "effort": None}, "text": {"foo": 1, "format": None}}
+    options = {"include_usage": True, "bar": 1, "baz": None}
+    async with served() as app:
+        answer = await app.post("/v1/responses", input="a", max_output_tokens=1, **inner)
+        assert answer.status == 200, answer.text
+        assert answer.headers["x-tinyllm-ignored-fields"] == "text.foo, reasoning.mode"
+        answer = await post(app, CHAT, stream=True, stream_options=options)
+        assert answer.headers["x-tinyllm-ignored-fields"] == "stream_options.bar"
+    async with served(strict_fields=True) as app:
+        answer = await app.post("/v1/responses", input="a", max_output_tokens=1, **inner)
+        assert (answer.error["param"], answer.error["code"]) == ("text.foo", "unknown_parameter")
+
+
+@pytest.mark.parametrize(
+    ("path", "start", "own", "others"),
+    [
+        (CHAT, {"messages": USER}, "max_completion_tokens", ("max_output_tokens",)),
+        (TEXT, {"prompt": "a"}, "max_tokens", ("max_completion_tokens", "max_output_tokens")),
+        ("/v1/responses", {"input": "a"}, "max_output_tokens", ("max_tokens", "max_completion_tokens")),
+    ],
+)
+async def test_the_length_by_another_endpoints_name_is_refused(
+    path: str, start: dict[str, Any], own: str, others: tuple[str, ...]
+) -> None:
+    async with served() as app:
+        for name in others:
+            error = (await app.post(path, {**start, name: 2})).error
+            assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+            assert own in error["message"]
+        assert app.runner.steps == []
+        usage = (await app.post(path, {**start, own: 2})).json["usage"]
+    assert usage.get("completion_tokens", usage.get("output_tokens")) == 2
+
+
 WRONG: list[tuple[str, Any]] = [
     ("temperature", "1"),
     ("temperature", -0.1),
@@ -217,7 +253,7 @@ async def test_wrong_values_of_chat() -> None:
         ("add_special_tokens", True),
         ("max_completion_tokens", -1),
         ("stream_options", {"include_usage": 1}),
-        ("stream_options", {"foo": True}),
+        ("stream_options", {"include_usage": 1}),
     ]
     async with served() as app:
         for name, value in wrong:

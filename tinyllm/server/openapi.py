@@ -158,8 +158,10 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
             if "$ref" in node:
                 inner = walk(definitions[node["$ref"].rsplit("/", 1)[1]])
                 return {**inner, **{key: value for key, value in node.items() if key != "$ref"}}
-            titled = isinstance(node.get("title"), str)  # pydantic's own, or a field of that name
-            return {key: walk(value) for key, value in node.items() if not (key == "title" and titled)}
+            skipped = {"title"} if isinstance(node.get("title"), str) else set()  # else a field of that name
+            if node.get("additionalProperties") is False:  # unknown names are taken, in objects too
+                skipped.add("additionalProperties")
+            return {key: walk(value) for key, value in node.items() if key not in skipped}
         return [walk(item) for item in node] if isinstance(node, list) else node
 
     result: dict[str, Any] = walk(schema)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,7 +28,7 @@ class UnknownFieldError(InvalidRequestError):
 
 
 class StrictModel(BaseModel):
-    """An object in a request: no type is made of another, and no name passed over."""
+    """An object in a request: no type is made of another. Names that it lacks are dealt with before."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
@@ -65,10 +65,31 @@ def parse_body(
     own = {name: given.pop(name) for name in model.model_fields if name in given}
     sampling = {name: given.pop(name) for name in SAMPLING_FIELDS if name in given} if model.samples else {}
     unknown = [name for name in given if name not in HARMLESS_FIELDS and name not in refusals]
+    unknown += _prune(model, own)
     if unknown and strict_fields:
         name = unknown[0][:80]
         raise UnknownFieldError(f"unknown field {name!r} (the server runs with --strict-fields)", param=name)
     return _validated(model, own), sampling, _listed(unknown)
+
+
+def _prune(model: type[RequestModel], own: dict[str, Any]) -> list[str]:
+    """Do the same to the objects in a body: take out nulls and unknown names, and return the latter."""
+    unknown = []
+    for name, value in own.items():
+        known = _fields_of(model.model_fields[name].annotation)
+        if known and isinstance(value, Mapping):
+            given = {key: inner for key, inner in value.items() if inner is not None}
+            unknown += [f"{name}.{key}" for key in given if key not in known]
+            own[name] = {key: inner for key, inner in given.items() if key in known}
+    return unknown
+
+
+def _fields_of(annotation: Any) -> Collection[str]:
+    """Return the fields of the object that a field takes; none if it takes something else."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, StrictModel):
+            return kind.model_fields
+    return ()
 
 
 def _validated(model: type[M], own: Mapping[str, Any]) -> M:

@@ -84,6 +84,7 @@ class ChatRequest(Conversation, GenerateRequest):
     refused: ClassVar[Refusals] = {
         "echo": ((False,), "echo is for completions only"),
         "add_special_tokens": ((False,), "the chat template has all special tokens"),
+        "max_output_tokens": ((), "the name here is max_completion_tokens"),
     }
 
     max_completion_tokens: int | None = Field(None, ge=0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tinyllm.errors import InvalidRequestError
 from tinyllm.params import SamplingParams
+from tinyllm.server.protocol.fields import Refusals
 from tinyllm.server.protocol.generate import GenerateRequest
 
 __all__ = ["CompletionRequest", "Prompt"]
@@ -17,6 +18,12 @@ Prompt = str | list[int]
 
 class CompletionRequest(GenerateRequest):
     """Prompts to go on with."""
+
+    refused: ClassVar[Refusals] = {
+        "max_completion_tokens": ((), "the name here is max_tokens"),
+        "max_output_tokens": ((), "the name here is max_tokens"),
+        "top_logprobs": ((0,), "the name here is logprobs, which takes the number"),
+    }
 
     prompt: str | list[Any]
     """Text, a list of texts, a list of token ids, or a list of such lists."""

@@ -47,6 +47,7 @@ class ResponsesRequest(GenerateRequest):
         "prompt_logprobs": ((), "log probabilities are for chat completions and completions"),
         "top_logprobs": ((0,), "log probabilities are for chat completions and completions"),
         "max_tokens": ((), "the name here is max_output_tokens"),
+        "max_completion_tokens": ((), "the name here is max_output_tokens"),
         "prompt": ((), "stored prompts are not supported; send the text as input"),
         "context_management": (([],), "no state is kept between requests"),
     }
