@@ -12,7 +12,7 @@ import asyncio
 import os
 
 from tinyllm.server.app import create_app
-from tinyllm.server.logs import set_up_logs
+from tinyllm.server.logs import set_up_logs, warn_of_unknown_variables
 from tinyllm.server.run import LAST_WORDS, exit_code_of
 from tinyllm.server.service import Service
 from tinyllm.server.settings import ServerConfig
@@ -21,6 +21,7 @@ __all__ = ["app"]
 
 config = ServerConfig()
 set_up_logs(config)
+warn_of_unknown_variables()
 app = create_app(config)
 
 

@@ -166,7 +166,10 @@ def test_hypercorn_by_itself(tiny_llama: Path) -> None:
         "--workers",
         "0",
     )
-    with server_process(*command, model=tiny_llama, num_threads=1, served_model_name="mine") as server:
+    with server_process(
+        *command, model=tiny_llama, num_threads=1, served_model_name="mine", prot=1
+    ) as server:
+        assert any("TINYLLM_PROT is not an option" in line for line in server.lines)
         answer = server.post(CHAT, {"messages": HI, "max_tokens": 3, "model": "mine"})
         assert answer.status == 200
         smuggled = request_bytes("POST", "/tokenize", b"0\r\n\r\n", Transfer_Encoding="chunked")

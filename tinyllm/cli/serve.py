@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -41,14 +40,12 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes. 0: a signal; 1: the engine died; 2: options or model are no good."""
     from tinyllm.cli.options import server_config
-    from tinyllm.server.logs import set_up_logs
+    from tinyllm.server.logs import set_up_logs, warn_of_unknown_variables
     from tinyllm.server.run import EXIT_USAGE, run_server
-    from tinyllm.server.settings import unknown_variables
 
     config = server_config(args)
     set_up_logs(config)
-    for name in unknown_variables():
-        logging.getLogger("tinyllm.server").warning("%s is not an option; it has no effect", name)
+    warn_of_unknown_variables()
     try:
         _check_files(config)
     except TinyLLMError as error:

@@ -7,9 +7,9 @@ import logging
 import sys
 from typing import Any, Final
 
-from tinyllm.server.settings import ServerConfig
+from tinyllm.server.settings import ServerConfig, unknown_variables
 
-__all__ = ["set_up_logs"]
+__all__ = ["set_up_logs", "warn_of_unknown_variables"]
 
 FIELDS: Final = ("request_id", "caller", "seconds", "bytes")
 """What records may carry beside their message."""
@@ -23,6 +23,12 @@ def set_up_logs(config: ServerConfig) -> None:
     root.handlers = [handler]
     root.propagate = False
     root.setLevel(config.log_level.upper())
+
+
+def warn_of_unknown_variables() -> None:
+    """Say which variables look like options and are none."""
+    for name in unknown_variables():
+        logging.getLogger("tinyllm.server").warning("%s is not an option; it has no effect", name)
 
 
 class TextFormatter(logging.Formatter):

@@ -23,6 +23,8 @@ from tinyllm.errors import ConfigError
 __all__ = ["ENV_PREFIX", "ServerConfig", "unknown_variables"]
 
 ENV_PREFIX = "TINYLLM_"
+OTHER_VARIABLES = {"TINYLLM_NATIVE"}
+"""These mean something, and are no options."""
 
 
 def _split(value: Any) -> Any:
@@ -196,7 +198,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def unknown_variables() -> list[str]:
     """Return the variables that look like options and are none, such as misspelt ones."""
-    known = {ENV_PREFIX + name.upper() for name in ServerConfig.model_fields}
+    known = {ENV_PREFIX + name.upper() for name in ServerConfig.model_fields} | OTHER_VARIABLES
     return sorted(
         name for name in os.environ if name.upper().startswith(ENV_PREFIX) and name.upper() not in known
     )
