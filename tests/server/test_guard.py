@@ -151,18 +151,20 @@ async def test_other_sites_may_not_use_the_server() -> None:
 async def test_cors_for_configured_origins() -> None:
     origin = "https://app.example"
     asked = {"Access_Control_Request_Method": "POST"}
-    asked["Access_Control_Request_Headers"] = "authorization, content-type, x-stainless-os, x-evil"
+    asked["Access_Control_Request_Headers"] = (
+        "authorization, content-type, x-stainless-os, openai-project, x-evil"
+    )
     async with served(cors_origins=(origin,), api_keys=(KEY,)) as app:
         preflight = await app.get(CHAT, "OPTIONS", Origin=origin, **asked)
         assert (preflight.status, preflight.text) == (204, "")
         assert preflight.headers["access-control-allow-origin"] == origin
-        assert (
-            preflight.headers["access-control-allow-headers"] == "authorization, content-type, x-stainless-os"
-        )
+        allowed = "authorization, content-type, x-stainless-os, openai-project"
+        assert preflight.headers["access-control-allow-headers"] == allowed
         assert "POST" in preflight.headers["access-control-allow-methods"]
         answer = await app.get("/v1/models", Origin=origin, Authorization=f"Bearer {KEY}")
         assert answer.headers["access-control-allow-origin"] == origin
-        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        exposed = answer.headers["access-control-expose-headers"].split(", ")
+        assert {"x-request-id", "retry-after", "x-should-retry"} <= set(exposed)
         assert answer.headers["vary"] == "origin"
         refused = await app.get("/v1/models", Origin=origin)
         assert refused.status == 401
@@ -308,5 +310,5 @@ async def test_without_keys_prefixes_are_shared_only_if_told() -> None:
         async with served(prefix_cache=policy) as app:
             body = {"prompt": "x" * 64, "max_tokens": 1}
             await app.post("/v1/completions", body)
-            usage = (await app.post("/v1/completions", body)).json["usage"]
+            usage = (await app.post("/v1/completions", {**body, "n": 3})).json["usage"]
         assert (usage["prompt_tokens_details"]["cached_tokens"] > 0) is shared

@@ -77,9 +77,19 @@ async def test_a_response_cut_short_says_so() -> None:
     async with served() as app:
         whole = (await app.post(PATH, input="hi", max_output_tokens=2)).json
         events = await stream(app, input="hi", max_output_tokens=2)
-    assert whole["status"] == "incomplete"
-    assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
     assert events[-1]["type"] == "response.incomplete"
+    for response in (whole, events[-1]["response"]):
+        assert response["status"] == "incomplete"
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert [item["status"] for item in response["output"]] == ["incomplete"]
+
+
+async def test_thoughts_that_ended_are_complete() -> None:
+    async with served(says("<think>hm</think>Hello"), reasoning="think") as app:
+        whole = (await app.post(PATH, input="hi", max_output_tokens=20)).json
+        events = await stream(app, input="hi", max_output_tokens=20)
+    for response in (whole, events[-1]["response"]):
+        assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
 
 
 async def test_conversations_as_items() -> None:

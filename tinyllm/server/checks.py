@@ -32,6 +32,9 @@ OPEN_PATHS: Final = frozenset({"/health", "/live", "/ready", "/"})
 OPEN_PREFIX: Final = "/static/"
 """The web page's own files."""
 
+EXPOSED: Final = "x-request-id, x-tinyllm-ignored-fields, x-should-retry, retry-after"
+"""Response headers that a configured site's page may read."""
+
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _CLOSE: Final = {"connection": "close"}
@@ -128,7 +131,7 @@ def cors_headers(headers: Headers, config: ServerConfig) -> dict[str, str]:
         return {}
     return {
         "access-control-allow-origin": origin,
-        "access-control-expose-headers": "x-request-id, x-tinyllm-ignored-fields, retry-after",
+        "access-control-expose-headers": EXPOSED,
         "vary": "origin",
     }
 
@@ -146,7 +149,7 @@ def preflight(scope: Mapping[str, Any], headers: Headers) -> dict[str, str] | No
     allowed = [
         name
         for name in names
-        if re.fullmatch(r"authorization|content-type|x-request-id|x-stainless-[a-z-]+", name)
+        if re.fullmatch(r"authorization|content-type|x-request-id|(x-stainless|openai)-[a-z-]+", name)
     ]
     return {
         "access-control-allow-methods": "GET, POST, DELETE",

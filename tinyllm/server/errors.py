@@ -93,7 +93,7 @@ _CODES: Final = {
 
 _MESSAGES: Final = {
     400: "the request is malformed",
-    404: "there is nothing at this path: GET / lists what there is",
+    404: "there is nothing at this path: OpenAI's API is below /v1, and GET /docs lists all there is",
     405: "this path does not take this method",
     408: "the body did not arrive in time",
     413: "the body is larger than this server takes (--max-body-bytes)",

@@ -140,9 +140,8 @@ class UsageCount:
         count = len(piece.output.token_ids)
         self.completion_tokens += count
         self.reasoning_tokens += count if reasoning else 0
-        if piece.output.metrics is not None:
-            cached = piece.output.metrics.num_cached_tokens
-            self._cached[piece.prompt] = max(self._cached[piece.prompt], cached)
+        if piece.output.metrics is not None and piece.output.index == 0:  # other answers share its prompt
+            self._cached[piece.prompt] = piece.output.metrics.num_cached_tokens
 
     def as_json(self) -> dict[str, Any]:
         """Return OpenAI's ``usage``."""

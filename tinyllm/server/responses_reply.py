@@ -90,11 +90,12 @@ def response_document(
         split = divide(piece, splitter)
         texts[REASONING] += split.reasoning
         texts[MESSAGE] += split.content
+    document.finish(answered.result.finish_reason)
     for kind, text in texts.items():
         if text or kind == MESSAGE:
             item = document.begin_item(kind)
             item |= {"status": "completed", "content": [_part(kind, text)]}
-    document.finish(answered.result.finish_reason)
+    document.items[-1]["status"] = document.status
     return document.as_json()
 
 
@@ -130,8 +131,8 @@ class ResponseFrames:
     def end(self) -> bytes:
         """Return the events that end the last item and the response."""
         frames = b"" if self._kind == MESSAGE else self._close_item() + self._open_item(MESSAGE)
-        frames += self._close_item()
         self._document.finish(self._reason)
+        frames += self._close_item(self._document.status)
         return frames + self._event(f"response.{self._document.status}", response=self._document.as_json())
 
     def fail(self, fault: Fault) -> bytes:
@@ -164,13 +165,13 @@ class ResponseFrames:
             "response.content_part.added", **self._place(), part=_part(kind, "")
         )
 
-    def _close_item(self) -> bytes:
+    def _close_item(self, status: str = "completed") -> bytes:
         kind = self._kind
         if kind is None:
             return b""
         part = _part(kind, self._text)
         item = self._document.items[-1]
-        item |= {"status": "completed", "content": [part]}
+        item |= {"status": status, "content": [part]}
         index = len(self._document.items) - 1
         extra: dict[str, Any] = {"logprobs": []} if kind == MESSAGE else {}
         return (
