@@ -17,7 +17,7 @@ from tinyllm.attention.memory import lazy_zeros
 from tinyllm.attention.metadata import AttentionMetadata, KVCacheSpec
 from tinyllm.native.library import load_library
 
-__all__ = ["PagedAttention"]
+__all__ = ["AttentionArgs", "PagedAttention", "PagedMetadata", "attention_args"]
 
 LANES: Final = 16  # tokens in one vector of keys
 ROWS: Final = 4  # query rows that share a read of K and V
@@ -29,7 +29,9 @@ IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
 Pointer, Int64, Int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
-class _AttentionArgs(ctypes.Structure):
+class AttentionArgs(ctypes.Structure):
+    """``attention_args`` of ``native/kernels.h``."""
+
     _fields_ = (
         ("q", Pointer),
         ("out", Pointer),
@@ -70,6 +72,7 @@ class _StoreArgs(ctypes.Structure):
         ("v_stride", Int64),
         ("in_bf16", Int32),
         ("kv_bf16", Int32),
+        ("num_threads", Int32),
     )
 
 
@@ -106,7 +109,7 @@ class PagedAttention:
     def __init__(self) -> None:
         library = load_library()
         self._attend, self._store = library.tinyllm_attend, library.tinyllm_store_kv
-        self._attend.argtypes, self._attend.restype = (ctypes.POINTER(_AttentionArgs),), None
+        self._attend.argtypes, self._attend.restype = (ctypes.POINTER(AttentionArgs),), None
         self._store.argtypes, self._store.restype = (ctypes.POINTER(_StoreArgs),), None
 
     @staticmethod
@@ -185,6 +188,7 @@ class PagedAttention:
             v_stride=v.stride(0),
             in_bf16=k.dtype == torch.bfloat16,
             kv_bf16=cache.dtype == torch.bfloat16,
+            num_threads=torch.get_num_threads(),
         )
         self._store(ctypes.byref(args))
 
@@ -192,37 +196,51 @@ class PagedAttention:
         self, q: torch.Tensor, num_kv_heads: int, cache: torch.Tensor, metadata: PagedMetadata, scale: float
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
-        group = num_heads // num_kv_heads
-        if group not in metadata.tiles:
-            metadata.tiles[group] = _cut(metadata.query_start_loc_tensor, metadata.seq_lens_tensor, group)
-        tiles = metadata.tiles[group]
         out = torch.empty(num_tokens, num_heads, head_dim, dtype=q.dtype)
-        partial = torch.empty(tiles.num_parts * num_kv_heads * ROWS * (head_dim + 2))
-        args = _AttentionArgs(
-            q=q.data_ptr(),
-            out=out.data_ptr(),
-            keys=cache[0].data_ptr(),
-            values=cache[1].data_ptr(),
-            query_start_loc=metadata.query_start_loc_tensor.data_ptr(),
-            seq_lens=metadata.seq_lens_tensor.data_ptr(),
-            block_tables=metadata.block_tables_tensor.data_ptr(),
-            num_seqs=len(metadata.seq_lens),
-            max_blocks=metadata.block_tables_tensor.shape[1],
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            block_size=cache.shape[3] // head_dim,
-            q_stride=q.stride(0),
-            partial=partial.data_ptr(),
-            tiles=tiles.table.data_ptr(),
-            num_tiles=tiles.num_tiles,
-            scale=scale,
-            q_bf16=q.dtype == torch.bfloat16,
-            kv_bf16=cache.dtype == torch.bfloat16,
-            num_threads=torch.get_num_threads(),
-        )
+        args, _partial = attention_args(metadata, num_heads, num_kv_heads, head_dim, cache, q.dtype, scale)
+        args.q, args.q_stride, args.out = q.data_ptr(), q.stride(0), out.data_ptr()
+        args.keys, args.values = cache[0].data_ptr(), cache[1].data_ptr()
         self._attend(ctypes.byref(args))
         return out
+
+
+def attention_args(
+    metadata: PagedMetadata,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    cache: torch.Tensor,
+    dtype: torch.dtype,
+    scale: float,
+) -> tuple[AttentionArgs, torch.Tensor]:
+    """Return what every layer's attention has in common, and the workspace that must outlive its use.
+
+    ``cache`` is any layer's, ``dtype`` that of the queries and the result.
+    """
+    group = num_heads // num_kv_heads
+    if group not in metadata.tiles:
+        metadata.tiles[group] = _cut(metadata.query_start_loc_tensor, metadata.seq_lens_tensor, group)
+    tiles = metadata.tiles[group]
+    partial = torch.empty(tiles.num_parts * num_kv_heads * ROWS * (head_dim + 2))
+    args = AttentionArgs(
+        query_start_loc=metadata.query_start_loc_tensor.data_ptr(),
+        seq_lens=metadata.seq_lens_tensor.data_ptr(),
+        block_tables=metadata.block_tables_tensor.data_ptr(),
+        num_seqs=len(metadata.seq_lens),
+        max_blocks=metadata.block_tables_tensor.shape[1],
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=cache.shape[3] // head_dim,
+        partial=partial.data_ptr(),
+        tiles=tiles.table.data_ptr(),
+        num_tiles=tiles.num_tiles,
+        scale=scale,
+        q_bf16=dtype == torch.bfloat16,
+        kv_bf16=cache.dtype == torch.bfloat16,
+        num_threads=torch.get_num_threads(),
+    )
+    return args, partial
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:

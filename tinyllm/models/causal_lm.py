@@ -9,6 +9,7 @@ from tinyllm.artifacts.model import ModelConfig
 from tinyllm.attention.metadata import AttentionBackend, AttentionMetadata, KVCacheSpec, LayerKVCache
 from tinyllm.models.layers import Attention, DecoderLayer, Embedding, HeadNorm, RMSNorm
 from tinyllm.models.linear import Linear
+from tinyllm.models.native_decoder import NativeDecoder
 from tinyllm.models.operators import Operators, get_operators
 from tinyllm.models.rope import RotaryEmbedding
 from tinyllm.models.weights import WeightReader
@@ -30,6 +31,7 @@ class CausalLM(nn.Module):
         self.model = _Decoder(config, attentions, self.operators)
         self.lm_head = Linear("lm_head")
         self.rotary = RotaryEmbedding(config.rope, config.head_dim, dtype=dtype, device=device)
+        self.native: NativeDecoder | None = None
 
     def make_attention(self) -> Attention:
         """Return the attention of one layer."""
@@ -46,6 +48,7 @@ class CausalLM(nn.Module):
                 self.lm_head.set_weight(self.model.embed_tokens.weight)
             elif isinstance(layer, (Embedding, HeadNorm, Linear, RMSNorm)):
                 layer.load(path, reader)
+        self.native = NativeDecoder.make([*self.model.layers], self.model.norm, self.dtype)
 
     def kv_cache_spec(self, block_size: int, dtype: torch.dtype | None = None) -> KVCacheSpec:
         """Return the shape of a KV cache for this model; by default in the model's dtype."""
@@ -71,6 +74,8 @@ class CausalLM(nn.Module):
         """
         rotary = self.rotary(positions, max(metadata.seq_lens))
         residual, x = self.model.embed_tokens(input_ids), None
+        if self.native is not None:
+            return self.native(residual, rotary, kv_caches, metadata)
         for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
             x = layer(x, residual, rotary, kv_cache, metadata)
         out: torch.Tensor = self.model.norm(x, residual)

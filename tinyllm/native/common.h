@@ -15,6 +15,10 @@ typedef uint16_t hvec __attribute__((vector_size(32)));
 typedef float uvec __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t uhvec __attribute__((vector_size(32), aligned(2)));
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE vec splat(float x) { return x - (vec){0}; }
@@ -43,18 +47,35 @@ INLINE void set(void *base, int64_t index, float x, int bf16) {
     else ((float *)base)[index] = x;
 }
 
+/* 16-bit to 32-bit and back. GCC 12 takes vectors of this size apart unless told the instruction. */
+INLINE wvec widened(hvec x) {
+#ifdef __AVX512F__
+    return (wvec)_mm512_cvtepu16_epi32((__m256i)x);
+#else
+    return __builtin_convertvector(x, wvec);
+#endif
+}
+
+INLINE hvec narrowed(wvec x) {
+#ifdef __AVX512F__
+    return (hvec)_mm512_cvtepi32_epi16((__m512i)x);
+#else
+    return __builtin_convertvector(x, hvec);
+#endif
+}
+
 /* 16 elements from `index` on. */
 INLINE vec load(const void *base, int64_t index, int bf16) {
     if (!bf16) return *(const uvec *)((const float *)base + index);
     hvec half = *(const uhvec *)((const uint16_t *)base + index);
-    return (vec)(__builtin_convertvector(half, wvec) << 16);
+    return (vec)(widened(half) << 16);
 }
 
 INLINE hvec round_to_bf16(vec x) {
     wvec u = (wvec)x;
     wvec nan = (wvec)((u & 0x7fffffffu) > 0x7f800000u);
     wvec rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
-    return __builtin_convertvector((rounded & ~nan) | (((u >> 16) | 0x40) & nan), hvec);
+    return narrowed((rounded & ~nan) | (((u >> 16) | 0x40) & nan));
 }
 
 INLINE void store(void *base, int64_t index, vec x, int bf16) {
@@ -64,7 +85,7 @@ INLINE void store(void *base, int64_t index, vec x, int bf16) {
 
 /* x as it would be after a trip through memory in its own type. */
 INLINE vec rounded(vec x, int bf16) {
-    return bf16 ? (vec)(__builtin_convertvector(round_to_bf16(x), wvec) << 16) : x;
+    return bf16 ? (vec)(widened(round_to_bf16(x)) << 16) : x;
 }
 
 INLINE float rounded_scalar(float x, int bf16) { return bf16 ? from_bf16(to_bf16(x)) : x; }

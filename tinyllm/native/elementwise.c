@@ -4,6 +4,9 @@
  * would write them to memory. A row's result depends on that row only.
  */
 #include "common.h"
+#include "kernels.h"
+
+enum { ONE_THREAD = 4096 }; /* elements from which waking a second thread pays */
 
 INLINE void add_rms_norm_row(const void *x, void *residual, const void *weight, void *out, int64_t at, int64_t dim,
                              float eps, int bf16) {
@@ -32,7 +35,7 @@ INLINE void add_rms_norm_row(const void *x, void *residual, const void *weight, 
 /* residual += x (where x is given); out = residual / rms(residual) * weight. Rows of `dim` elements. */
 void tinyllm_add_rms_norm(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
                           float eps, int32_t bf16, int32_t num_threads) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > 32768)
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > ONE_THREAD)
     for (int64_t row = 0; row < rows; row++) {
         if (bf16) add_rms_norm_row(x, residual, weight, out, row * dim, dim, eps, 1);
         else add_rms_norm_row(x, residual, weight, out, row * dim, dim, eps, 0);
@@ -56,7 +59,7 @@ INLINE void silu_and_mul_row(const void *gate_up, void *out, int64_t gate, int64
 /* out = silu(gate) * up, for rows [gate | up] of 2 * dim elements. */
 void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t dim, int32_t bf16,
                           int32_t num_threads) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > 32768)
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > ONE_THREAD)
     for (int64_t row = 0; row < rows; row++) {
         if (bf16) silu_and_mul_row(gate_up, out, row * 2 * dim, row * dim, dim, 1);
         else silu_and_mul_row(gate_up, out, row * 2 * dim, row * dim, dim, 0);
@@ -99,7 +102,7 @@ void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight
                          int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k, int64_t dim, float eps,
                          int32_t bf16, int32_t num_threads) {
     int64_t size = bf16 ? 2 : 4;
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (tokens * (num_q + num_k) * dim > 32768)
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (tokens * (num_q + num_k) * dim > ONE_THREAD)
     for (int64_t t = 0; t < tokens; t++) {
         const char *c = (const char *)cos + t * (dim / 2) * size, *s = (const char *)sin + t * (dim / 2) * size;
         for (int64_t h = 0; h < num_q + num_k; h++) {

@@ -22,8 +22,8 @@ from tinyllm.artifacts.cache import cache_directory, make_once
 
 __all__ = ["NativeUnavailableError", "load_library"]
 
-SOURCES: Final = ("paged_attention.c", "elementwise.c")
-HEADERS: Final = ("common.h",)
+SOURCES: Final = ("paged_attention.c", "elementwise.c", "decoder.c")
+HEADERS: Final = ("common.h", "kernels.h")
 LIBRARY: Final = "kernels.so"
 FLAGS: Final = ("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 BUILD_TIMEOUT: Final = 120.0

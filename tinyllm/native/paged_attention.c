@@ -10,23 +10,11 @@
  * number of threads, so a row's result is the same, bit for bit, in every batch.
  */
 #include "common.h"
+#include "kernels.h"
 
 enum { ROWS = 4, GROUPS = 4, SPAN = LANES * GROUPS, PART = 512, MAX_DIM = 256 };
 
 static const float MASKED = -1e30f;
-
-typedef struct {
-    const void *q;             /* [num_tokens, num_heads, head_dim], rows q_stride elements apart */
-    void *out;                 /* [num_tokens, num_heads, head_dim], contiguous */
-    const void *keys, *values; /* this layer's cache */
-    const int32_t *query_start_loc, *seq_lens, *block_tables; /* [n + 1], [n], [n, max_blocks] */
-    int64_t num_seqs, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_stride;
-    float *partial; /* workspace: one record for each (row tile, KV head, part) */
-    const int32_t *tiles; /* [num_tiles, 3]: sequence, first row of the tile, first record in `partial` */
-    int64_t num_tiles;
-    float scale;
-    int32_t q_bf16, kv_bf16, num_threads;
-} attention_args;
 
 /* State of one tile of rows over one part: running maximum, sum of weights, weighted values. */
 typedef struct {
@@ -37,15 +25,19 @@ typedef struct {
 
 /* Absorb the span that starts at `start`, `count` tokens of 64; row r sees tokens up to last[r].
  * Values past `count` are not touched: a freed block may hold anything, and 0 times NaN is NaN. */
-INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys,
-                                                             const void *values, const int64_t *offset, int64_t start, int64_t count,
-                                                             const int64_t *last, int dim, int bf16) {
-    vec score[ROWS][GROUPS] = {{{0}}};
-    for (int d = 0; d < dim; d++) {
-        vec key[GROUPS];
-        for (int g = 0; g < GROUPS; g++) key[g] = load(keys, offset[g] + (int64_t)d * LANES, bf16);
+INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys, const void *values,
+                        const int64_t *offset, int64_t start, int64_t count, const int64_t *last, int dim, int bf16) {
+    vec score[ROWS][GROUPS];
+    for (int pair = 0; pair < GROUPS; pair += 2) { /* more sums than these do not stay in registers */
+        vec sum[ROWS][2] = {{{0}}};
+        for (int d = 0; d < dim; d++) {
+            vec key[2];
+            for (int g = 0; g < 2; g++) key[g] = load(keys, offset[pair + g] + (int64_t)d * LANES, bf16);
+            for (int r = 0; r < ROWS; r++)
+                for (int g = 0; g < 2; g++) sum[r][g] += q[r][d] * key[g];
+        }
         for (int r = 0; r < ROWS; r++)
-            for (int g = 0; g < GROUPS; g++) score[r][g] += q[r][d] * key[g];
+            for (int g = 0; g < 2; g++) score[r][pair + g] = sum[r][g];
     }
     const ivec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     float weight[ROWS][SPAN];
@@ -98,9 +90,8 @@ INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys
 }
 
 /* One tile of rows, one KV head, one part of the sequence: leaves maximum, sum and values in `record`. */
-INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row,
-                                                             int64_t kv_head, int64_t part, float *record, int dim,
-                                                             int bf16) {
+INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row, int64_t kv_head, int64_t part,
+                        float *record, int dim, int bf16) {
     int64_t group = a->num_heads / a->num_kv_heads;
     int64_t token0 = a->query_start_loc[seq], num_rows = (a->query_start_loc[seq + 1] - token0) * group;
     int64_t position0 = a->seq_lens[seq] - (a->query_start_loc[seq + 1] - token0);
@@ -210,16 +201,8 @@ void tinyllm_attend(const attention_args *a) {
     }
 }
 
-/* Store keys and values where `slots` say, turning keys on the way into the cache's layout. */
-typedef struct {
-    const void *k, *v; /* [num_tokens, num_kv_heads, head_dim], rows `stride` elements apart */
-    void *keys, *values;
-    const int64_t *slots; /* [num_tokens]: block * block_size + offset */
-    int64_t num_tokens, num_kv_heads, head_dim, block_size, k_stride, v_stride;
-    int32_t in_bf16, kv_bf16;
-} store_args;
-
 void tinyllm_store_kv(const store_args *s) {
+#pragma omp parallel for schedule(static) num_threads(s->num_threads) if (s->num_tokens > 4)
     for (int64_t t = 0; t < s->num_tokens; t++) {
         int64_t block = s->slots[t] / s->block_size, inside = s->slots[t] % s->block_size;
         for (int64_t h = 0; h < s->num_kv_heads; h++) {

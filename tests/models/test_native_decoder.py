@@ -1,0 +1,96 @@
+"""All layers in one call to C give what the layers give one by one, bit for bit."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from tests.models.support import CONFIG, CPU, Batch, qwen3_config, random_ids, random_model
+from tinyllm.artifacts.model import ModelConfig
+from tinyllm.attention.metadata import AttentionMetadata
+from tinyllm.attention.paged import PagedAttention
+from tinyllm.attention.reference import ReferenceBackend
+from tinyllm.models import native_decoder
+from tinyllm.models.layers import DecoderLayer
+from tinyllm.models.linear import can_pack
+from tinyllm.models.native_decoder import NativeDecoder
+from tinyllm.native.library import NativeUnavailableError
+
+
+def make_backend() -> PagedAttention:
+    try:
+        return PagedAttention()
+    except NativeUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def shaped(config: ModelConfig, **changes: Any) -> ModelConfig:
+    """Give heads of a size that the paged kernel takes; the rest stays odd."""
+    return replace(config, head_dim=16, **changes)
+
+
+CONFIGS = {
+    "llama": shaped(CONFIG),
+    "biases": shaped(CONFIG, attention_bias=True, attention_output_bias=True, mlp_bias=True),
+    "qwen2": shaped(CONFIG, architecture="Qwen2ForCausalLM", attention_bias=True),
+    "qwen3": shaped(qwen3_config()),
+}
+
+
+@pytest.mark.parametrize("kv_dtype", [None, torch.float32], ids=["same-kv", "float32-kv"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equals_the_layers(name: str, dtype: torch.dtype, kv_dtype: torch.dtype | None) -> None:
+    if not can_pack(dtype, CPU):
+        pytest.skip("not packed on this CPU")
+    model = random_model(CONFIGS[name], dtype, make_backend())
+    native = model.native
+    assert native is not None
+    results = []
+    for decoder in (native, None):
+        model.native = decoder
+        token_ids = [random_ids(model.config, length, seed=length) for length in (1, 5, 70, 33)]
+        batch = Batch(model, token_ids, block_size=16, kv_cache_dtype=kv_dtype)
+        for counts in ({0: 1}, {1: 4}, {1: 1, 2: 69, 3: 32}, {2: 1, 3: 1}):
+            batch.step(counts)
+        results.append(torch.cat([sequence.hidden for sequence in batch.sequences]))
+    assert torch.isfinite(results[0]).all()
+    assert torch.equal(*results)
+
+
+def test_only_where_every_operator_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_backend()
+    assert random_model(CONFIGS["llama"], backend=ReferenceBackend()).native is None
+    assert random_model(CONFIGS["llama"], torch.float64, ReferenceBackend()).native is None
+    monkeypatch.setitem(native_decoder._SHIM, "linear", "no_such_function")
+    assert random_model(CONFIGS["llama"], backend=make_backend()).native is None
+
+
+def test_metadata_of_another_backend_is_refused() -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    assert model.native is not None
+    metadata = AttentionMetadata((0, 1), (1,), ((0,),), torch.zeros(1, dtype=torch.int64))
+    rotary = torch.ones(1, 8), torch.zeros(1, 8)
+    with pytest.raises(TypeError, match="paged"):
+        model.native(torch.zeros(1, 60), rotary, [], metadata)
+
+
+def test_weights_are_given_back() -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    assert model.native is not None
+    weight: Any = cast(DecoderLayer, model.model.layers[0]).mlp.down_proj.weight
+    held = weight._use_count()
+    model.native = None
+    gc.collect()
+    assert weight._use_count() == held - 1
+
+
+def test_make_says_none_for_unpacked_layers() -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    layer = cast(DecoderLayer, model.model.layers[0])
+    layer.self_attn.o_proj.is_packed = False
+    assert NativeDecoder.make([layer], model.model.norm, torch.float32) is None

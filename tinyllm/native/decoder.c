@@ -1,0 +1,126 @@
+/* All decoder layers of a step, one after the other, without a return to Python.
+ *
+ * It makes the same calls in the same order as models/layers.py: oneDNN's products through PyTorch's C interface, and
+ * the kernels beside this file. So its results are the same, bit for bit. What it saves is the time between two
+ * calls, some 10 us each: Python's own, and that of waking OpenMP's threads, which fall asleep when it takes longer.
+ */
+#include "common.h"
+#include "kernels.h"
+
+typedef void *tensor; /* AtenTensorHandle */
+
+/* PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), found at run time. Each returns 0 if it worked. */
+typedef struct {
+    int32_t (*linear)(tensor x, tensor weight, tensor *bias, const char *post_op, const double **scalars,
+                      int64_t num_scalars, const char **algorithm, tensor *out);
+    int32_t (*from_blob)(void *data, int64_t num_dims, const int64_t *sizes, const int64_t *strides, int64_t offset,
+                         int32_t dtype, int32_t device_type, int32_t device_index, tensor *out);
+    int32_t (*data_pointer)(tensor t, void **out);
+    int32_t (*release)(tensor t);
+    int32_t dtype, device_type;
+} torch_api;
+
+typedef struct {
+    tensor weight, bias; /* packed weight; bias or NULL */
+} linear;
+
+typedef struct {
+    linear qkv, o, gate_up, down;
+    const void *input_norm, *post_attention_norm, *q_norm, *k_norm; /* the last two or NULL */
+    void *keys, *values;
+} layer;
+
+typedef struct {
+    const torch_api *torch;
+    const layer *layers;
+    int64_t num_layers, num_tokens, product_rows; /* product_rows: num_tokens, but at least two */
+    int64_t hidden_size, intermediate_size;
+    void *residual;                     /* [num_tokens, hidden_size], changed */
+    void *normed, *attended, *activated; /* workspaces of product_rows rows */
+    void *out;                          /* [num_tokens, hidden_size]: the last residual, normalised */
+    const void *final_norm, *cos, *sin; /* cos and sin are [num_tokens, head_dim / 2] */
+    const int64_t *slots;
+    float eps;
+    attention_args attention; /* all but q, out, keys and values */
+} decode_args;
+
+/* Multiply `x` by a layer's weights; the result's memory is at *data until *out is released. */
+static int32_t multiply(const torch_api *torch, tensor x, const linear *by, tensor *out, void **data) {
+    tensor bias = by->bias;
+    int32_t failed = torch->linear(x, by->weight, bias ? &bias : NULL, "none", NULL, 0, NULL, out);
+    return failed ? failed : torch->data_pointer(*out, data);
+}
+
+/* Attend with the products in `qkv`, rows of q, k and v heads, whose keys and values are stored first. */
+static void attend(const decode_args *d, const layer *l, void *qkv) {
+    attention_args a = d->attention;
+    int64_t size = a.q_bf16 ? 2 : 4, stride = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+    char *k = (char *)qkv + a.num_heads * a.head_dim * size, *v = k + a.num_kv_heads * a.head_dim * size;
+    tinyllm_norm_rotate(qkv, l->q_norm, l->k_norm, d->cos, d->sin, d->num_tokens, stride, a.num_heads, a.num_kv_heads,
+                        a.head_dim, d->eps, a.q_bf16, a.num_threads);
+    store_args s = {k, v, l->keys, l->values, d->slots, d->num_tokens, a.num_kv_heads, a.head_dim, a.block_size,
+                    stride, stride, a.q_bf16, a.kv_bf16, a.num_threads};
+    tinyllm_store_kv(&s);
+    a.q = qkv;
+    a.q_stride = stride;
+    a.out = d->attended;
+    a.keys = l->keys;
+    a.values = l->values;
+    tinyllm_attend(&a);
+}
+
+/* One layer: adds *x, what the layer before found, to the residual stream, and leaves in *x what this one finds. */
+static int32_t run_layer(const decode_args *d, const layer *l, const tensor inputs[3], tensor *x) {
+    const torch_api *torch = d->torch;
+    int32_t bf16 = d->attention.q_bf16, threads = d->attention.num_threads, failed;
+    tensor qkv = NULL, found = NULL, gate_up = NULL;
+    void *data = NULL;
+
+    if (*x && (failed = torch->data_pointer(*x, &data))) return failed;
+    tinyllm_add_rms_norm(data, d->residual, l->input_norm, d->normed, d->num_tokens, d->hidden_size, d->eps, bf16,
+                         threads);
+    if (*x) torch->release(*x);
+    *x = NULL;
+    failed = multiply(torch, inputs[0], &l->qkv, &qkv, &data);
+    if (!failed) {
+        attend(d, l, data);
+        failed = multiply(torch, inputs[1], &l->o, &found, &data);
+    }
+    if (!failed) {
+        tinyllm_add_rms_norm(data, d->residual, l->post_attention_norm, d->normed, d->num_tokens, d->hidden_size,
+                             d->eps, bf16, threads);
+        failed = multiply(torch, inputs[0], &l->gate_up, &gate_up, &data);
+    }
+    if (!failed) {
+        tinyllm_silu_and_mul(data, d->activated, d->num_tokens, d->intermediate_size, bf16, threads);
+        failed = multiply(torch, inputs[2], &l->down, x, &data);
+    }
+    if (qkv) torch->release(qkv);
+    if (found) torch->release(found);
+    if (gate_up) torch->release(gate_up);
+    return failed;
+}
+
+static int32_t view(const decode_args *d, void *data, int64_t columns, tensor *out) {
+    int64_t sizes[] = {d->product_rows, columns}, strides[] = {columns, 1};
+    return d->torch->from_blob(data, 2, sizes, strides, 0, d->torch->dtype, d->torch->device_type, 0, out);
+}
+
+/* Run every layer and the final norm. Returns 0, or what PyTorch returned where it failed. */
+int32_t tinyllm_decode(const decode_args *d) {
+    const attention_args *a = &d->attention;
+    tensor inputs[3] = {NULL, NULL, NULL}, x = NULL;
+    void *data = NULL;
+    int32_t failed = view(d, d->normed, d->hidden_size, &inputs[0]);
+    if (!failed) failed = view(d, d->attended, a->num_heads * a->head_dim, &inputs[1]);
+    if (!failed) failed = view(d, d->activated, d->intermediate_size, &inputs[2]);
+    for (int64_t i = 0; i < d->num_layers && !failed; i++) failed = run_layer(d, &d->layers[i], inputs, &x);
+    if (!failed) failed = d->torch->data_pointer(x, &data);
+    if (!failed)
+        tinyllm_add_rms_norm(data, d->residual, d->final_norm, d->out, d->num_tokens, d->hidden_size, d->eps, a->q_bf16,
+                             a->num_threads);
+    if (x) d->torch->release(x);
+    for (int i = 0; i < 3; i++)
+        if (inputs[i]) d->torch->release(inputs[i]);
+    return failed;
+}

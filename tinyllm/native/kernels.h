@@ -1,0 +1,44 @@
+/* What the kernels of this directory offer each other and Python. */
+#ifndef TINYLLM_KERNELS_H
+#define TINYLLM_KERNELS_H
+
+#include <stdint.h>
+
+/* Attention with each query row over the tokens up to its own: see paged_attention.c. */
+typedef struct {
+    const void *q;             /* [num_tokens, num_heads, head_dim], rows q_stride elements apart */
+    void *out;                 /* [num_tokens, num_heads, head_dim], contiguous */
+    const void *keys, *values; /* this layer's cache */
+    const int32_t *query_start_loc, *seq_lens, *block_tables; /* [n + 1], [n], [n, max_blocks] */
+    int64_t num_seqs, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_stride;
+    float *partial; /* workspace: one record for each (row tile, KV head, part) */
+    const int32_t *tiles; /* [num_tiles + 1, 3]: sequence, first row of the tile, first record in `partial` */
+    int64_t num_tiles;
+    float scale;
+    int32_t q_bf16, kv_bf16, num_threads;
+} attention_args;
+
+void tinyllm_attend(const attention_args *a);
+
+/* Store keys and values where `slots` say, turning keys on the way into the cache's layout. */
+typedef struct {
+    const void *k, *v; /* [num_tokens, num_kv_heads, head_dim], rows `stride` elements apart */
+    void *keys, *values;
+    const int64_t *slots; /* [num_tokens]: block * block_size + offset */
+    int64_t num_tokens, num_kv_heads, head_dim, block_size, k_stride, v_stride;
+    int32_t in_bf16, kv_bf16, num_threads;
+} store_args;
+
+void tinyllm_store_kv(const store_args *s);
+
+void tinyllm_add_rms_norm(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
+                          float eps, int32_t bf16, int32_t num_threads);
+
+void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t dim, int32_t bf16,
+                          int32_t num_threads);
+
+void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight, const void *cos, const void *sin,
+                         int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k, int64_t dim, float eps,
+                         int32_t bf16, int32_t num_threads);
+
+#endif
