@@ -14,6 +14,9 @@ import pytest
 from tinyllm.cli import chat
 from tinyllm.cli import main as main_module
 from tinyllm.cli.main import COMMANDS, main
+from tinyllm.cli.parser import ELSEWHERE
+from tinyllm.params import SamplingParams
+from tinyllm.server.settings import ServerConfig
 
 SMALL = ["--max-model-len", "128", "--dtype", "float32"]
 
@@ -66,6 +69,37 @@ def test_an_interrupt_is_one_word_wherever_it_comes(
 def test_a_wrong_option_is_told_by_its_flag(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "-p", "Hi", *model, "--max-num-seqs", "0"]) == 2
     assert capsys.readouterr().err.startswith("tinyllm generate: --max-num-seqs: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["serve", "--max-model-length", "5"], "--max-model-len"),
+        (["serve", "--allowed-origins", "*"], "--cors-origins"),
+        (["serve", "--api-key=abc"], "--api-key-file"),
+        (["serve", "-c", "4096"], "--max-model-len"),
+        (["generate", "-p", "Hi", "--temp", "0"], "--temperature"),
+        (["generate", "-p", "Hi", "-c", "5"], None),
+        (["serve", "--enforce-everything"], None),
+    ],
+)
+def test_unknown_flags_get_a_guess(
+    arguments: list[str], meant: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert "unrecognized arguments: " in message
+    assert (f"(did you mean {meant}?)" in message) if meant else ("did you mean" not in message)
+
+
+def test_every_flag_of_other_programs_has_one_here() -> None:
+    known = {
+        f"--{name.replace('_', '-')}" for name in (*ServerConfig.model_fields, *SamplingParams.model_fields)
+    }
+    assert {flag.replace("--no-", "--") for flag in ELSEWHERE.values()} <= known
+    assert not ELSEWHERE.keys() & known
 
 
 def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
