@@ -117,6 +117,7 @@ def errors() -> Any:
 
 
 def cancel() -> Any:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or a background job's child would ignore it
     words = command("-m", "my-chat", SAY, "-o", "max_tokens", str(LONG))
     with subprocess.Popen(
         words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
