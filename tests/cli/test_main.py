@@ -79,7 +79,7 @@ def test_a_wrong_option_is_told_by_its_flag(model: list[str], capsys: pytest.Cap
         (["serve", "--api-key=abc"], "--api-key-file"),
         (["serve", "-c", "4096"], "--max-model-len"),
         (["generate", "-p", "Hi", "--temp", "0"], "--temperature"),
-        (["generate", "-p", "Hi", "-c", "5"], None),
+        (["generate", "-p", "Hi", "-a", "name"], None),
         (["serve", "--enforce-everything"], None),
     ],
 )
