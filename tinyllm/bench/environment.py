@@ -14,7 +14,15 @@ from typing import Any, Final
 
 import tinyllm
 
-__all__ = ["Disturbance", "available_memory", "cpu_features", "cpu_model", "environment", "peak_memory"]
+__all__ = [
+    "Disturbance",
+    "available_memory",
+    "cpu_features",
+    "cpu_model",
+    "environment",
+    "machine",
+    "peak_memory",
+]
 
 _SETTINGS: Final = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "MALLOC_", "TORCH", "TINYLLM_NATIVE")
 """Variables that change speed. Not all of ours: some are secrets."""
@@ -25,21 +33,27 @@ _FEATURES: Final = (
 
 
 def environment(num_threads: int | None = None) -> dict[str, Any]:
-    """Return what belongs beside every measurement, ready for JSON. No names of people or machines."""
+    """Return what belongs beside a measurement of the engine: `machine`, PyTorch and its threads."""
     import torch
 
     from tinyllm.runner.device import default_num_threads
 
+    return machine() | {
+        "physical_cores": default_num_threads(),
+        "threads": num_threads or default_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Return what belongs beside every measurement, ready for JSON. No names of people or machines."""
     return {
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cpu": cpu_model(),
         "cpu_features": cpu_features(),
         "cpus": os.cpu_count(),
-        "physical_cores": default_num_threads(),
-        "threads": num_threads or default_num_threads(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "torch": torch.__version__,
         "tinyllm": _version("tinyllm"),
         "commit": _commit(),
         "settings": {

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_engine_options",
+    "add_options",
     "add_sampling_options",
     "add_server_options",
     "engine_config",
+    "given_options",
     "sampling_params",
     "server_config",
 ]
@@ -35,26 +37,26 @@ NOT_ON_THE_COMMAND_LINE = {"logits_processors", "hub_token", "api_keys"}
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every field of `EngineConfig`."""
-    _add_options(parser.add_argument_group("engine"), EngineConfig)
+    add_options(parser.add_argument_group("engine"), EngineConfig)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
     """Add a flag for every field of `SamplingParams`, but for those that the command has no use for."""
-    _add_options(parser.add_argument_group("sampling"), SamplingParams, without=without)
+    add_options(parser.add_argument_group("sampling"), SamplingParams, without=without)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every field of `ServerConfig`, the engine's in a group of their own."""
     from tinyllm.server.settings import ServerConfig
 
-    _add_options(parser.add_argument_group("server"), ServerConfig, without=EngineConfig.model_fields)
+    add_options(parser.add_argument_group("server"), ServerConfig, without=EngineConfig.model_fields)
     add_engine_options(parser)
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """Return the config of the flags that were given. Raises `ConfigError`, which names the flag."""
     try:
-        return EngineConfig(**_given(args, EngineConfig))
+        return EngineConfig(**given_options(args, EngineConfig))
     except ConfigError as error:
         raise ConfigError(re.sub(r"^EngineConfig: (\w+)", _flag_of, str(error))) from None
 
@@ -64,22 +66,23 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     from tinyllm.server.settings import ServerConfig
 
     try:
-        return ServerConfig(**_given(args, ServerConfig))
+        return ServerConfig(**given_options(args, ServerConfig))
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("ServerConfig: ")) from None
 
 
 def sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
     """Return the params of the flags that were given, else of ``defaults``. Raises `InvalidRequestError`."""
-    values = defaults | _given(args, SamplingParams)
+    values = defaults | given_options(args, SamplingParams)
     if "logit_bias" in values:
         values["logit_bias"] = dict(_token_bias(entry) for entry in values["logit_bias"])
     return SamplingParams(**values)
 
 
-def _add_options(
+def add_options(
     group: argparse._ArgumentGroup, model: type[BaseModel], *, without: Collection[str] = ()
 ) -> None:
+    """Add a flag for every field of a model."""
     for name, field in model.model_fields.items():
         if name not in NOT_ON_THE_COMMAND_LINE and name not in without:
             _add_option(group, name, field)
@@ -127,7 +130,8 @@ def _metavar(kind: type) -> str:
     return {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
 
 
-def _given(args: argparse.Namespace, model: type[BaseModel]) -> dict[str, Any]:
+def given_options(args: argparse.Namespace, model: type[BaseModel]) -> dict[str, Any]:
+    """Return the fields of a model whose flags were given."""
     names: Collection[str] = model.model_fields
     return {name: value for name, value in vars(args).items() if name in names}
 

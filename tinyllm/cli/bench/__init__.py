@@ -12,6 +12,7 @@ __all__ = ["KINDS", "add_parser", "run"]
 KINDS: Final = {
     "throughput": ("engine", "tokens a second of the engine, and what this machine allows"),
     "latency": ("engine", "time to the first token and between tokens, of the engine"),
+    "serve": ("serve", "a server's answers under load, as its clients see them"),
     "agree": ("agree", "whether other engines choose the same tokens"),
     "compare": ("compare", "two results side by side"),
 }
