@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import ssl
@@ -189,13 +190,32 @@ def test_an_answer_before_the_whole_body_leaves_the_connection_as_it_was(client:
     ],
     ids=["method", "path", "tunnel", "websocket"],
 )
-def test_what_is_no_plain_request_is_reset_alone(client: Client, headers: list[tuple[str, str]]) -> None:
+def test_what_is_no_plain_request_is_refused_alone(client: Client, headers: list[tuple[str, str]]) -> None:
     client.request(1, headers)
     client.request(3, HEADERS)
     client.flush()
     events = client.events(ended(1, 3))
+    answers = {e.stream_id: dict(e.headers) for e in events if isinstance(e, h2.events.ResponseReceived)}
+    assert {stream: answer[b":status"] for stream, answer in answers.items()} == {1: b"400", 3: b"200"}
+    assert re.fullmatch(rb"[0-9a-f]{32}", answers[1][b"x-request-id"])
+    body = b"".join(e.data for e in events if isinstance(e, h2.events.DataReceived) and e.stream_id == 1)
+    assert json.loads(body)["error"]["code"] == "bad_request"
+
+
+def test_what_is_no_plain_request_is_reset_where_there_is_no_room_to_answer(client: Client) -> None:
+    client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    client.request(1, [HEADERS[0], (":path", "/é"), *HEADERS[2:]])
+    client.request(3, [(":method", "HEAD"), (":path", "/é"), *HEADERS[2:]])
+    client.request(5, [(":method", "HEAD"), *HEADERS[1:]])
+    client.flush()
+    events = client.events(ended(1, 3, 5))
     assert [e.stream_id for e in events if isinstance(e, h2.events.StreamReset)] == [1]
-    assert [e.stream_id for e in events if isinstance(e, h2.events.ResponseReceived)] == [3]
+    answers = {e.stream_id: dict(e.headers) for e in events if isinstance(e, h2.events.ResponseReceived)}
+    assert {stream: answer[b":status"] for stream, answer in answers.items()} == {
+        1: b"400",
+        3: b"400",
+        5: b"200",
+    }
 
 
 def test_a_reset_stops_the_work(server: Secure, client: Client) -> None:

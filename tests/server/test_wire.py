@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -132,6 +133,18 @@ VECTORS: dict[str, tuple[bytes, list[int]]] = {
         [403],
     ),
     "half a websocket": (get(b"/", b"Connection: Upgrade", b"Upgrade: WebSocket"), [403]),
+    "websocket by HEAD": (
+        b"HEAD / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+        [403],
+    ),
+    "noise after HEAD": (
+        b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n\x00\r\n\r\n",
+        [200, 400],
+    ),
+    "bad chunks by HEAD": (
+        b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        [400],
+    ),
     # Bodies.
     "large body": (post(length(b"99999999"), body=b"x"), [413]),
     "large chunks": (post(CHUNKED, body=b"200000\r\n" + b"x" * 0x200000 + b"\r\n0\r\n\r\n"), [413]),
@@ -158,6 +171,22 @@ def exchange(server: ServerProcess, data: bytes) -> bytes:
         return read_to_end(sock)
 
 
+def check_errors(reply: bytes) -> None:
+    """Whatever is refused, by whichever layer, is refused in the same form and with an id."""
+    for head, body in re.findall(
+        rb"HTTP/1\.1 [45].*?\r\n(.*?)\r\n\r\n(.*?)(?=HTTP/1\.1 \d|\Z)", reply, re.DOTALL
+    ):
+        headers = dict(re.findall(r"^([a-z-]+): (.*?)\r?$", head.decode().lower(), re.MULTILINE))
+        assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
+        assert headers["content-type"] == "application/json"
+        assert int(headers["content-length"]) == len(body)
+        assert headers["x-content-type-options"] == "nosniff"
+        error = json.loads(body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"]
+        assert error["code"]
+
+
 def test_vectors(server: ServerProcess) -> None:
     assert len(VECTORS) >= 60
     with ThreadPoolExecutor(32) as pool:
@@ -167,6 +196,10 @@ def test_vectors(server: ServerProcess) -> None:
         if name.startswith("large") and not reply:
             continue  # the kernel may drop an answer to a client that is still sending
         assert statuses == expected, (name, reply[-300:])
+        if name.endswith("by HEAD"):
+            assert reply.endswith(b"\r\n\r\n"), name
+        else:
+            check_errors(reply)
     assert server.get("/ready").status == 200
     assert not [text for text in server.lines if "Traceback" in text or "ERROR" in text], server.lines[-30:]
 
@@ -198,6 +231,8 @@ def test_too_many_connections_are_turned_away() -> None:
         for sock in socks[3:]:
             replies.append(read_to_end(sock))
         assert all(b"503" in reply and b"too_many_connections" in reply for reply in replies)
+        for reply in replies:
+            check_errors(reply)
         for sock in socks:
             sock.close()
         server.wait_until(lambda: server.get("/health").status == 200)

@@ -22,6 +22,8 @@ from hypercorn.protocol.h2 import (
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.utils import filter_pseudo_headers
 
+from tinyllm.server.refusal import refuse
+
 __all__ = ["HTTP2"]
 
 RESETS: Final = 100
@@ -54,7 +56,7 @@ class HTTP2(H2Protocol):
                     await self._hang_up()
                     return
                 case h2.events.RequestReceived() if not _is_plain(event):
-                    self._reset(event.stream_id, ErrorCodes.PROTOCOL_ERROR)
+                    self._refuse(event)
                 case h2.events.DataReceived() if event.stream_id not in self.streams:
                     # It was answered before its body was there.
                     self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -109,6 +111,20 @@ class HTTP2(H2Protocol):
             await self.has_data.set()
             if not self.closed:
                 await self._flush()
+
+    def _refuse(self, request: h2.events.RequestReceived) -> None:
+        """Answer what is no request, if the client has room for that, and end its stream."""
+        refusal, stream_id = refuse(400), request.stream_id
+        headers = [(b":status", str(refusal.status).encode()), *refusal.headers]
+        is_head = (b":method", b"HEAD") in (request.headers or ())
+        code = ErrorCodes.NO_ERROR
+        try:
+            self.connection.send_headers(stream_id, headers, end_stream=is_head)
+            if not is_head:
+                self.connection.send_data(stream_id, refusal.body, end_stream=True)
+        except h2.exceptions.ProtocolError:
+            code = ErrorCodes.PROTOCOL_ERROR
+        self._reset(stream_id, code)
 
     def _reset(self, stream_id: int, code: ErrorCodes) -> None:
         with contextlib.suppress(h2.exceptions.ProtocolError):  # closed already

@@ -13,21 +13,19 @@ import socket
 import ssl
 from typing import Any, Final
 
-import h11
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
-from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
 from tinyllm.artifacts.files import read_option_file
 from tinyllm.errors import ConfigError
-from tinyllm.server.errors import Fault, error_bytes
+from tinyllm.server.http1 import HTTP1, Either
 from tinyllm.server.http2 import HTTP2
+from tinyllm.server.refusal import refuse
 from tinyllm.server.settings import ServerConfig
 
 __all__ = ["Listener", "hypercorn_config"]
@@ -37,11 +35,6 @@ MAX_BODY_MESSAGES: Final = 16
 MAX_REQUESTS_PER_CONNECTION: Final = 10_000
 MAX_STREAMS: Final = 128
 """Requests at once on one HTTP/2 connection."""
-
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
-"""What HTTP/2 begins with looks like a request of HTTP/1."""
-
-FULL: Final = Fault(503, "too many connections: try again later (--max-connections)", "too_many_connections")
 
 
 def hypercorn_config(config: ServerConfig) -> Config:
@@ -170,10 +163,10 @@ class _Connection(TCPServer):
         state = ConnectionState(self.state)
         around = (self.app, self.config, self.context, tasks, state, tls is not None, client, server)
         if tls is None and self.h2c:
-            return _Either(*around, self.protocol_send)
+            return Either(*around, self.protocol_send)
         if tls is not None and tls.selected_alpn_protocol() == "h2":
             return HTTP2(*around, self.protocol_send)
-        return _HTTP1(*around, self.protocol_send)
+        return HTTP1(*around, self.protocol_send)
 
     async def _close(self) -> None:
         """Close, when what was written has been read, or after a while in any case."""
@@ -186,67 +179,11 @@ class _Connection(TCPServer):
             timer.cancel()
 
 
-class _OtherProtocolError(Exception):
-    """The client wants to speak something else."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-class _HTTP1(H11Protocol):
-    """HTTP/1.1. An offer to go on with HTTP/2 is ignored, as it may be."""
-
-    async def handle(self, event: Event) -> None:
-        try:
-            await super().handle(event)
-        except _OtherProtocolError as refusal:
-            await self._send_error_response(refusal.status)
-            await self.send(Closed())
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        if event.method == b"PRI":  # HTTP/2 from the start
-            raise _OtherProtocolError(505)
-        for name, value in event.headers:
-            if name == b"upgrade" and value.strip().lower() == b"websocket":
-                raise _OtherProtocolError(403)
-
-
-class _HTTP1Until2(_HTTP1):
-    """HTTP/1.1, until the client turns out to speak HTTP/2."""
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        if event.method == b"PRI" and event.http_version == b"2.0":
-            raise H2ProtocolAssumedError(PREFACE + self.connection.trailing_data[0])
-        await super()._check_protocol(event)
-
-
-class _Either:
-    """HTTP/1.1 without TLS, or HTTP/2 if the client speaks that from the start."""
-
-    def __init__(self, *around: Any) -> None:
-        self._around = around
-        self._protocol: _HTTP1 | HTTP2 = _HTTP1Until2(*around)
-
-    async def initiate(self) -> None:
-        await self._protocol.initiate()
-
-    async def handle(self, event: Event) -> None:
-        try:
-            await self._protocol.handle(event)
-        except H2ProtocolAssumedError as start:
-            self._protocol = HTTP2(*self._around)
-            await self._protocol.initiate()
-            await self._protocol.handle(RawData(data=start.data))
-
-
 def _turn_away(writer: asyncio.StreamWriter) -> None:
-    body = error_bytes(FULL)
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-        f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
+    refusal = refuse(503)
+    lines = [b"HTTP/1.1 503 Service Unavailable", b"connection: close"]
+    lines += [name + b": " + value for name, value in refusal.headers]
+    writer.write(b"\r\n".join([*lines, b"", refusal.body]))
     writer.close()
 
 
