@@ -62,3 +62,10 @@ async def test_every_field_is_described() -> None:
             assert schema.get("description"), (model, name)
         if model.samples:
             assert set(fields) >= SAMPLING_FIELDS - set(model.refused) | HARMLESS_FIELDS | set(REFUSED_FIELDS)
+
+
+async def test_a_path_that_a_proxy_shows_it_under_is_described() -> None:
+    for root_path, url in (("", "/"), ("/ai", "/ai")):
+        async with served(root_path=root_path) as app:
+            for path in ("/openapi.json", f"{root_path}/openapi.json"):
+                assert (await app.get(path)).json["servers"] == [{"url": url}]

@@ -77,6 +77,7 @@ def describe(app: Quart) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "tinyllm", "version": version("tinyllm")},
+        "servers": [{"url": app.extensions["tinyllm"].config.root_path or "/"}],
         "paths": dict(sorted(paths.items())),
         "components": {
             "schemas": {"Error": ERROR_SCHEMA, **schemas},
