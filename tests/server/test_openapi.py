@@ -52,6 +52,9 @@ async def test_references_lead_somewhere_and_nothing_leads_out() -> None:
     assert "http" not in page.replace("http://www.w3.org", "")
     for field in ("temperature", "messages", "guided_json", "prompt_cache_key"):
         assert f"<code>{field}</code>" in page
+    assert "``" not in page
+    for field in ("messages", "prompt", "input", "tokens"):
+        assert f"<code>{field}</code> (required)" in page
 
 
 async def test_every_field_is_described() -> None:

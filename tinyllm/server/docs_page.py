@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -38,20 +39,24 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
         link = f' with a <a href="#{name}">{name}</a>'
     return (
         f"<dt><code>{method.upper()} {escape(path)}</code>{link}</dt>"
-        f"<dd>{escape(operation['description'])}</dd>"
+        f"<dd>{_text(operation['description'])}</dd>"
     )
 
 
 def _body(name: str, schema: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><td><code>{escape(field)}</code></td><td>{escape(kind_of(detail))}</td>"
-        f"<td>{escape(detail.get('description', ''))}</td></tr>"
+        f"<tr><td><code>{escape(field)}</code>{' (required)' if field in schema['required'] else ''}</td>"
+        f"<td>{escape(kind_of(detail))}</td><td>{_text(detail.get('description', ''))}</td></tr>"
         for field, detail in schema["properties"].items()
     )
     return (
-        f'<h2 id="{name}">{name}</h2><p>{escape(schema["description"])}</p>'
+        f'<h2 id="{name}">{name}</h2><p>{_text(schema["description"])}</p>'
         f"<table><tr><th>Field</th><th>Takes</th><th>Meaning</th></tr>{rows}</table>"
     )
+
+
+def _text(description: str) -> str:
+    return re.sub("``(.+?)``", r"<code>\1</code>", escape(description))
 
 
 def kind_of(detail: Mapping[str, Any]) -> str:
