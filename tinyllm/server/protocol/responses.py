@@ -21,7 +21,7 @@ TEXT_PARTS: Final = ("input_text", "output_text", "text")
 class TextOptions(StrictModel):
     """What form the text is to have."""
 
-    format: dict[str, Any] = Field(default_factory=lambda: {"type": "text"})
+    format: dict[str, Any] | None = None
     """Only {"type": "text"}."""
     verbosity: str | None = None
     """Taken, without effect."""
@@ -78,7 +78,7 @@ class ResponsesRequest(GenerateRequest):
     def check(self) -> None:
         """Raise `InvalidRequestError` where fields do not go together."""
         super().check()
-        if self.text.format != {"type": "text"}:
+        if self.text.format not in (None, {"type": "text"}):
             raise UnsupportedFieldError(f"text.format: {STRUCTURED}", param="text.format")
 
     def messages(self, limit: int) -> list[dict[str, Any]]:
