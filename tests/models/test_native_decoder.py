@@ -74,9 +74,18 @@ def test_metadata_of_another_backend_is_refused() -> None:
     model = random_model(CONFIGS["llama"], backend=make_backend())
     assert model.native is not None
     metadata = AttentionMetadata((0, 1), (1,), ((0,),), torch.zeros(1, dtype=torch.int64))
-    rotary = torch.ones(1, 8), torch.zeros(1, 8)
+    zero = torch.zeros(1, dtype=torch.int64)
     with pytest.raises(TypeError, match="paged"):
-        model.native(torch.zeros(1, 60), rotary, [], metadata)
+        model.native(zero, zero, [], metadata)
+
+
+@pytest.mark.parametrize(("token_id", "position"), [(199, 0), (-1, 0), (0, 4096), (0, -1)])
+def test_out_of_range_is_refused(token_id: int, position: int) -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    spec = model.kv_cache_spec(16)
+    metadata = model.backend.build_metadata(spec, (0, 1), (1,), ((0,),))
+    with pytest.raises(IndexError, match="out of range"):
+        model(torch.tensor([token_id]), torch.tensor([position]), model.backend.allocate(spec, 1), metadata)
 
 
 def test_weights_are_given_back() -> None:
@@ -93,4 +102,4 @@ def test_make_says_none_for_unpacked_layers() -> None:
     model = random_model(CONFIGS["llama"], backend=make_backend())
     layer = cast(DecoderLayer, model.model.layers[0])
     layer.self_attn.o_proj.is_packed = False
-    assert NativeDecoder.make([layer], model.model.norm, torch.float32) is None
+    assert NativeDecoder.make(model.model.embed_tokens, [layer], model.model.norm, model.rotary) is None

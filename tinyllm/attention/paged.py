@@ -25,6 +25,7 @@ PART: Final = 512  # tokens in one unit of parallel work
 MAX_HEAD_DIM: Final = 256
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[Any]]
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 Pointer, Int64, Int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
@@ -212,7 +213,7 @@ def attention_args(
     cache: torch.Tensor,
     dtype: torch.dtype,
     scale: float,
-) -> tuple[AttentionArgs, torch.Tensor]:
+) -> tuple[AttentionArgs, FloatArray]:
     """Return what every layer's attention has in common, and the workspace that must outlive its use.
 
     ``cache`` is any layer's, ``dtype`` that of the queries and the result.
@@ -221,7 +222,7 @@ def attention_args(
     if group not in metadata.tiles:
         metadata.tiles[group] = _cut(metadata.query_start_loc_tensor, metadata.seq_lens_tensor, group)
     tiles = metadata.tiles[group]
-    partial = torch.empty(tiles.num_parts * num_kv_heads * ROWS * (head_dim + 2))
+    partial = np.empty(tiles.num_parts * num_kv_heads * ROWS * (head_dim + 2), dtype=np.float32)
     args = AttentionArgs(
         query_start_loc=metadata.query_start_loc_tensor.data_ptr(),
         seq_lens=metadata.seq_lens_tensor.data_ptr(),
@@ -232,7 +233,7 @@ def attention_args(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         block_size=cache.shape[3] // head_dim,
-        partial=partial.data_ptr(),
+        partial=partial.ctypes.data,
         tiles=tiles.table.data_ptr(),
         num_tiles=tiles.num_tiles,
         scale=scale,

@@ -48,7 +48,9 @@ class CausalLM(nn.Module):
                 self.lm_head.set_weight(self.model.embed_tokens.weight)
             elif isinstance(layer, (Embedding, HeadNorm, Linear, RMSNorm)):
                 layer.load(path, reader)
-        self.native = NativeDecoder.make([*self.model.layers], self.model.norm, self.dtype)
+        self.native = NativeDecoder.make(
+            self.model.embed_tokens, [*self.model.layers], self.model.norm, self.rotary
+        )
 
     def kv_cache_spec(self, block_size: int, dtype: torch.dtype | None = None) -> KVCacheSpec:
         """Return the shape of a KV cache for this model; by default in the model's dtype."""
@@ -72,10 +74,10 @@ class CausalLM(nn.Module):
 
         Keys and values of every token are stored in ``kv_caches``, one entry a layer.
         """
+        if self.native is not None:
+            return self.native(input_ids, positions, kv_caches, metadata)
         rotary = self.rotary(positions, max(metadata.seq_lens))
         residual, x = self.model.embed_tokens(input_ids), None
-        if self.native is not None:
-            return self.native(residual, rotary, kv_caches, metadata)
         for layer, kv_cache in zip(self.model.layers, kv_caches, strict=True):
             x = layer(x, residual, rotary, kv_cache, metadata)
         out: torch.Tensor = self.model.norm(x, residual)

@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 
 from tinyllm.attention.metadata import AttentionMetadata
 from tinyllm.attention.paged import AttentionArgs, PagedAttention, PagedMetadata, attention_args
-from tinyllm.models.layers import DecoderLayer, HeadNorm, RMSNorm
+from tinyllm.models.layers import DecoderLayer, Embedding, HeadNorm, RMSNorm
 from tinyllm.models.linear import Linear
 from tinyllm.models.operators import NativeOperators
+from tinyllm.models.rope import RotaryEmbedding
 from tinyllm.native.library import load_library
 
 __all__ = ["NativeDecoder"]
@@ -66,15 +68,20 @@ class _DecodeArgs(ctypes.Structure):
         ("product_rows", Int64),
         ("hidden_size", Int64),
         ("intermediate_size", Int64),
+        ("token_ids", Pointer),
+        ("positions", Pointer),
+        ("slots", Pointer),
+        ("embedding", Pointer),
+        ("vocab_size", Int64),
+        ("cos", Pointer),
+        ("sin", Pointer),
+        ("num_positions", Int64),
         ("residual", Pointer),
         ("normed", Pointer),
         ("attended", Pointer),
         ("activated", Pointer),
-        ("out", Pointer),
         ("final_norm", Pointer),
-        ("cos", Pointer),
-        ("sin", Pointer),
-        ("slots", Pointer),
+        ("out", Pointer),
         ("eps", ctypes.c_float),
         ("attention", AttentionArgs),
     )
@@ -96,26 +103,62 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.argtypes, _capsule_pointer.restype = (ctypes.py_object, ctypes.c_char_p), Pointer
 
 
-class NativeDecoder:
-    """Runs the layers and the final norm of one loaded model. See `make` for when there is one."""
+OUT_OF_RANGE: Final = -1
 
-    def __init__(self, layers: Sequence[DecoderLayer], norm: RMSNorm, dtype: torch.dtype) -> None:
+
+class NativeDecoder:
+    """Runs embedding, layers and final norm of one loaded model. See `make` for when there is one."""
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        layers: Sequence[DecoderLayer],
+        norm: RMSNorm,
+        rotary: RotaryEmbedding,
+    ) -> None:
         """Raises `OSError` or `AttributeError` where PyTorch has no such interface."""
-        self._torch = _torch_api(dtype)
+        self._dtype = norm.weight.dtype
+        self._torch = _torch_api(self._dtype)
         self._decode = load_library().tinyllm_decode
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_DecodeArgs),), Int32
         self._release = ctypes.CFUNCTYPE(Int32, Pointer)(self._torch.release)
-        self._owners = (layers, norm)  # whose memory C reads
+        self._owners = (embedding, layers, norm)  # whose memory C reads
+        self._rotary = rotary
         self._layers = (_Layer * len(layers))(*map(self._layer, layers))
         self._kv_caches: list[torch.Tensor] = []
-        attention, mlp = layers[0].self_attn, layers[0].mlp
+        attention = layers[0].self_attn
         self._num_heads, self._num_kv_heads = attention.num_heads, attention.num_kv_heads
-        self._head_dim, self._eps = attention.head_dim, norm.eps
-        self._intermediate_size = mlp.gate_up_proj.out_features // 2
-        self._final_norm = norm.weight.data_ptr()
+        self._head_dim = attention.head_dim
+        vocab_size, hidden_size = embedding.weight.shape
+        intermediate_size = layers[0].mlp.gate_up_proj.out_features // 2
+        self._args = _DecodeArgs(
+            torch=ctypes.pointer(self._torch),
+            layers=ctypes.addressof(self._layers),
+            num_layers=len(layers),
+            hidden_size=hidden_size,
+            intermediate_size=intermediate_size,
+            embedding=embedding.weight.data_ptr(),
+            vocab_size=vocab_size,
+            final_norm=norm.weight.data_ptr(),
+            eps=norm.eps,
+        )
+        self._widths = {
+            "residual": hidden_size,
+            "normed": hidden_size,
+            "attended": self._num_heads * self._head_dim,
+            "activated": intermediate_size,
+        }
+        self._workspaces: list[torch.Tensor] = []
+        self._capacity = 0
 
     @classmethod
-    def make(cls, layers: Sequence[DecoderLayer], norm: RMSNorm, dtype: torch.dtype) -> NativeDecoder | None:
+    def make(
+        cls,
+        embedding: Embedding,
+        layers: Sequence[DecoderLayer],
+        norm: RMSNorm,
+        rotary: RotaryEmbedding,
+    ) -> NativeDecoder | None:
         """Return a decoder for layers whose every operator is native or packed; None if any is not."""
         linears = [module for layer in layers for module in layer.modules() if isinstance(module, Linear)]
         if not isinstance(norm.operators, NativeOperators) or not all(each.is_packed for each in linears):
@@ -123,60 +166,50 @@ class NativeDecoder:
         if not all(isinstance(layer.self_attn.backend, PagedAttention) for layer in layers):
             return None
         try:
-            return cls(layers, norm, dtype)
+            return cls(embedding, layers, norm, rotary)
         except (OSError, AttributeError):  # this PyTorch has no such interface
             return None
 
     def __call__(
         self,
-        residual: torch.Tensor,
-        rotary: tuple[torch.Tensor, torch.Tensor],
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
         kv_caches: list[torch.Tensor],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Map embeddings ``[num_tokens, hidden_size]``, which are overwritten, to the normalised output."""
+        """See `CausalLM.forward`.
+
+        Nothing before the call into C lets go of the interpreter, so that what other threads have to do in
+        Python happens beside the layers and not before them.
+        """
         if not isinstance(metadata, PagedMetadata):
             raise TypeError("metadata must come from the paged backend")
+        num_tokens, args = len(token_ids), self._args
         self._bind(kv_caches)
-        num_tokens, hidden_size = residual.shape
-        product_rows = max(num_tokens, 2)  # see models/linear.py
-        widths = (hidden_size, self._num_heads * self._head_dim, self._intermediate_size)
-        normed, attended, activated = (
-            torch.zeros(product_rows, width, dtype=residual.dtype) for width in widths
-        )
-        out = torch.empty_like(residual)
-        attention, _workspace = attention_args(
+        self._reserve(num_tokens)
+        self._rotary.reserve(max(metadata.seq_lens))
+        args.cos, args.sin = self._rotary.cos.data_ptr(), self._rotary.sin.data_ptr()
+        args.num_positions = len(self._rotary.cos)
+        args.num_tokens, args.product_rows = num_tokens, max(num_tokens, 2)  # see models/linear.py
+        args.token_ids, args.positions = token_ids.data_ptr(), positions.data_ptr()
+        args.slots = metadata.slot_mapping.data_ptr()
+        out = np.empty(num_tokens * args.hidden_size * self._dtype.itemsize, dtype=np.uint8)
+        args.out = out.ctypes.data
+        args.attention, _workspace = attention_args(
             metadata,
             self._num_heads,
             self._num_kv_heads,
             self._head_dim,
             kv_caches[0],
-            residual.dtype,
+            self._dtype,
             self._head_dim**-0.5,
         )
-        args = _DecodeArgs(
-            torch=ctypes.pointer(self._torch),
-            layers=ctypes.addressof(self._layers),
-            num_layers=len(self._layers),
-            num_tokens=num_tokens,
-            product_rows=product_rows,
-            hidden_size=hidden_size,
-            intermediate_size=self._intermediate_size,
-            residual=residual.data_ptr(),
-            normed=normed.data_ptr(),
-            attended=attended.data_ptr(),
-            activated=activated.data_ptr(),
-            out=out.data_ptr(),
-            final_norm=self._final_norm,
-            cos=rotary[0].data_ptr(),
-            sin=rotary[1].data_ptr(),
-            slots=metadata.slot_mapping.data_ptr(),
-            eps=self._eps,
-            attention=attention,
-        )
-        if self._decode(ctypes.byref(args)):
+        failed = self._decode(ctypes.byref(args))
+        if failed == OUT_OF_RANGE:
+            raise IndexError("a token id or position is out of range")
+        if failed:
             raise RuntimeError("a matrix product failed inside PyTorch")
-        return out
+        return torch.from_numpy(out).view(self._dtype).view(num_tokens, -1)
 
     def _bind(self, kv_caches: list[torch.Tensor]) -> None:
         """Point every layer to its KV cache."""
@@ -185,6 +218,17 @@ class NativeDecoder:
         self._kv_caches = kv_caches
         for layer, cache in zip(self._layers, kv_caches, strict=True):
             layer.keys, layer.values = cache[0].data_ptr(), cache[1].data_ptr()
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Have workspaces for so many rows, which later steps use again."""
+        if num_tokens <= self._capacity:
+            return
+        self._capacity = max(num_tokens, 2)
+        self._workspaces = [
+            torch.zeros(self._capacity, width, dtype=self._dtype) for width in self._widths.values()
+        ]
+        for name, workspace in zip(self._widths, self._workspaces, strict=True):
+            setattr(self._args, name, workspace.data_ptr())
 
     def _layer(self, layer: DecoderLayer) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -122,7 +122,7 @@ class NativeOperators:
         self._silu_and_mul = library.tinyllm_silu_and_mul
         self._silu_and_mul.argtypes = (Pointer, Pointer, Int64, Int64, Int32, Int32)
         self._norm_rotate = library.tinyllm_norm_rotate
-        self._norm_rotate.argtypes = (Pointer,) * 5 + (Int64,) * 5 + (Float, Int32, Int32)
+        self._norm_rotate.argtypes = (Pointer,) * 6 + (Int64,) * 5 + (Float, Int32, Int32)
         for function in (self._add_rms_norm, self._silu_and_mul, self._norm_rotate):
             function.restype = None
 
@@ -172,6 +172,7 @@ class NativeOperators:
             None if k_weight is None else k_weight.data_ptr(),
             cos.data_ptr(),
             sin.data_ptr(),
+            None,
             heads.shape[0],
             heads.stride(0),
             num_heads,

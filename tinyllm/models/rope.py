@@ -35,10 +35,14 @@ class RotaryEmbedding:
 
     def __call__(self, positions: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines ``[num_tokens, head_dim / 2]`` of ``positions``, all below ``length``."""
+        self.reserve(length)
+        return self.cos[positions], self.sin[positions]
+
+    def reserve(self, length: int) -> None:
+        """Have ``cos`` and ``sin`` hold every position below ``length``."""
         while (have := self.cos.shape[0]) < length:
             cos, sin = self._slab(have, 2 * have)
             self.cos, self.sin = torch.cat((self.cos, cos)), torch.cat((self.sin, sin))
-        return self.cos[positions], self.sin[positions]
 
     def _slab(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         frequencies = self.inverse_frequencies

@@ -35,11 +35,14 @@ typedef struct {
     const layer *layers;
     int64_t num_layers, num_tokens, product_rows; /* product_rows: num_tokens, but at least two */
     int64_t hidden_size, intermediate_size;
-    void *residual;                     /* [num_tokens, hidden_size], changed */
-    void *normed, *attended, *activated; /* workspaces of product_rows rows */
-    void *out;                          /* [num_tokens, hidden_size]: the last residual, normalised */
-    const void *final_norm, *cos, *sin; /* cos and sin are [num_tokens, head_dim / 2] */
-    const int64_t *slots;
+    const int64_t *token_ids, *positions, *slots; /* [num_tokens] */
+    const void *embedding;                        /* [vocab_size, hidden_size] */
+    int64_t vocab_size;
+    const void *cos, *sin; /* [num_positions, head_dim / 2] */
+    int64_t num_positions;
+    void *residual, *normed, *attended, *activated; /* workspaces of product_rows rows */
+    const void *final_norm;
+    void *out; /* [num_tokens, hidden_size] */
     float eps;
     attention_args attention; /* all but q, out, keys and values */
 } decode_args;
@@ -56,8 +59,8 @@ static void attend(const decode_args *d, const layer *l, void *qkv) {
     attention_args a = d->attention;
     int64_t size = a.q_bf16 ? 2 : 4, stride = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
     char *k = (char *)qkv + a.num_heads * a.head_dim * size, *v = k + a.num_kv_heads * a.head_dim * size;
-    tinyllm_norm_rotate(qkv, l->q_norm, l->k_norm, d->cos, d->sin, d->num_tokens, stride, a.num_heads, a.num_kv_heads,
-                        a.head_dim, d->eps, a.q_bf16, a.num_threads);
+    tinyllm_norm_rotate(qkv, l->q_norm, l->k_norm, d->cos, d->sin, d->positions, d->num_tokens, stride,
+                        a.num_heads, a.num_kv_heads, a.head_dim, d->eps, a.q_bf16, a.num_threads);
     store_args s = {k, v, l->keys, l->values, d->slots, d->num_tokens, a.num_kv_heads, a.head_dim, a.block_size,
                     stride, stride, a.q_bf16, a.kv_bf16, a.num_threads};
     tinyllm_store_kv(&s);
@@ -106,12 +109,26 @@ static int32_t view(const decode_args *d, void *data, int64_t columns, tensor *o
     return d->torch->from_blob(data, 2, sizes, strides, 0, d->torch->dtype, d->torch->device_type, 0, out);
 }
 
-/* Run every layer and the final norm. Returns 0, or what PyTorch returned where it failed. */
+enum { OUT_OF_RANGE = -1 };
+
+/* Start the residual stream with each token's row of the table. */
+static int32_t embed(const decode_args *d) {
+    int64_t row = d->hidden_size * (d->attention.q_bf16 ? 2 : 4);
+    for (int64_t t = 0; t < d->num_tokens; t++) {
+        if (d->token_ids[t] < 0 || d->token_ids[t] >= d->vocab_size) return OUT_OF_RANGE;
+        if (d->positions[t] < 0 || d->positions[t] >= d->num_positions) return OUT_OF_RANGE;
+        memcpy((char *)d->residual + t * row, (const char *)d->embedding + d->token_ids[t] * row, (size_t)row);
+    }
+    return 0;
+}
+
+/* Run embedding, layers and final norm. Returns 0, OUT_OF_RANGE, or what PyTorch returned where it failed. */
 int32_t tinyllm_decode(const decode_args *d) {
     const attention_args *a = &d->attention;
     tensor inputs[3] = {NULL, NULL, NULL}, x = NULL;
     void *data = NULL;
-    int32_t failed = view(d, d->normed, d->hidden_size, &inputs[0]);
+    int32_t failed = embed(d);
+    if (!failed) failed = view(d, d->normed, d->hidden_size, &inputs[0]);
     if (!failed) failed = view(d, d->attended, a->num_heads * a->head_dim, &inputs[1]);
     if (!failed) failed = view(d, d->activated, d->intermediate_size, &inputs[2]);
     for (int64_t i = 0; i < d->num_layers && !failed; i++) failed = run_layer(d, &d->layers[i], inputs, &x);

@@ -97,14 +97,16 @@ INLINE void norm_rotate_head(void *head, const void *weight, const void *cos, co
 }
 
 /* Normalise (where weights are given) and rotate each head of q and k in place. A token's row is its q heads, its
- * k heads, and more that is left alone; cos and sin are [tokens, dim / 2], and pairs are (i, i + dim / 2). */
+ * k heads, and more that is left alone. cos and sin are tables of rows of dim / 2; token t uses row positions[t], or
+ * row t without positions. Pairs are (i, i + dim / 2). */
 void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight, const void *cos, const void *sin,
-                         int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k, int64_t dim, float eps,
-                         int32_t bf16, int32_t num_threads) {
+                         const int64_t *positions, int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k,
+                         int64_t dim, float eps, int32_t bf16, int32_t num_threads) {
     int64_t size = bf16 ? 2 : 4;
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (tokens * (num_q + num_k) * dim > ONE_THREAD)
     for (int64_t t = 0; t < tokens; t++) {
-        const char *c = (const char *)cos + t * (dim / 2) * size, *s = (const char *)sin + t * (dim / 2) * size;
+        int64_t angle = (positions ? positions[t] : t) * (dim / 2) * size;
+        const char *c = (const char *)cos + angle, *s = (const char *)sin + angle;
         for (int64_t h = 0; h < num_q + num_k; h++) {
             char *head = (char *)heads + (t * stride + h * dim) * size;
             const void *weight = h < num_q ? q_weight : k_weight;

@@ -38,7 +38,7 @@ void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t 
                           int32_t num_threads);
 
 void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight, const void *cos, const void *sin,
-                         int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k, int64_t dim, float eps,
-                         int32_t bf16, int32_t num_threads);
+                         const int64_t *positions, int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k,
+                         int64_t dim, float eps, int32_t bf16, int32_t num_threads);
 
 #endif

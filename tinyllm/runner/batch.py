@@ -88,4 +88,5 @@ class BatchBuilder:
             self._positions = np.zeros(num_tokens, dtype=np.int64)
 
     def _to_device(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).to(self._spec.device)
+        tensor = torch.from_numpy(values)
+        return tensor if self._spec.device.type == "cpu" else tensor.to(self._spec.device)
