@@ -43,21 +43,21 @@ class CalibrationResult:
 class Calibration:
     """Measures the machine, beside an engine that rests.
 
-    All is computed on one thread of its own, so that PyTorch makes one pool of threads for it and the event
-    loop goes on. It keeps a second set of matrices of the model's shapes; what they hold
-    changes nothing about their speed. Close it when done.
+    Each measurement has a thread of its own, so that the event loop goes on, and so that the threads which
+    OpenMP starts for it end with it: any more threads than processors, even sleeping ones, and OpenMP has
+    all of them sleep sooner. It keeps a second set of matrices of the model's shapes; what they hold changes
+    nothing about their speed. Close it when done.
     """
 
     def __init__(self, shape: ModelShape, dtype: torch.dtype, num_threads: int) -> None:
         self._shape, self._dtype = shape, dtype
-        self._thread = ThreadPoolExecutor(1, "calibration", torch.set_num_threads, (num_threads,))
+        self._num_threads = num_threads
         self._layers: list[tuple[Linear, int]] = []  # with their input sizes
         self._canary_rounds = 1
         self._canary_input = torch.ones(SQUARE // 4, SQUARE // 4)
 
     def close(self) -> None:
-        """End the thread and free the matrices."""
-        self._thread.shutdown()
+        """Free the matrices."""
         self._layers.clear()
 
     async def machine(self) -> Machine:
@@ -77,7 +77,8 @@ class Calibration:
         return await self._run(self._canary)
 
     async def _run(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _without_gradients, function)
+        with ThreadPoolExecutor(1, "calibration", torch.set_num_threads, (self._num_threads,)) as thread:
+            return await asyncio.get_running_loop().run_in_executor(thread, _without_gradients, function)
 
     def _machine(self) -> Machine:
         numbers = torch.ones(READ_BYTES // 4)

@@ -6,6 +6,7 @@ import atexit
 import itertools
 import logging
 import os
+import sys
 import threading
 import time
 import traceback
@@ -211,8 +212,11 @@ def bound_spinning() -> None:
     A step has hundreds of short parallel parts, so sleeping at once costs a quarter of it; but threads that
     spin long are many times slower as soon as the event loop or another process wants the processor too.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    if sys.platform == "linux":  # or threads sleep at once when there are more than processors, busy or not
+        os.environ["OMP_WAIT_POLICY"] = "active"
 
 
 def build_from_files(config: EngineConfig) -> EngineCore:
