@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tinyllm.bench.plots.figures import Level, goodput, inter_token_tail, latency, tail, timeline
+from tinyllm.bench.plots.figures import Level, goodput, inter_token_tail, latency, timeline
 from tinyllm.bench.plots.page import Section, Table, page
 from tinyllm.bench.plots.picture import LIGHT, Picture
 from tinyllm.bench.serve.records import TimelinePoint
+from tinyllm.bench.stats import tail
 from tinyllm.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -76,15 +77,6 @@ def test_series_are_named_in_the_picture() -> None:
 def test_both_files_are_written(tmp_path: Path) -> None:
     timeline(POINTS, name="one").write(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"one.svg", "one.png"}
-
-
-def test_a_tail_keeps_the_ends_and_the_shares() -> None:
-    curve = tail([float(value) for value in range(1, 10_001)])
-    assert curve[0] == (10_000.0, 1 / 10_000)
-    assert curve[-1] == (1.0, 1.0)
-    assert all(share == pytest.approx((10_001 - value) / 10_000) for value, share in curve)
-    assert len(curve) < 60
-    assert tail([]) == []
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

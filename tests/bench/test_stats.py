@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinyllm.bench.stats import bootstrap_interval, percentile, ratio
+from tinyllm.bench.stats import bootstrap_interval, percentile, ratio, tail
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 100))
@@ -47,3 +47,12 @@ def test_what_slows_both_of_a_pair_changes_no_ratio() -> None:
 def test_pairs_must_be_pairs() -> None:
     with pytest.raises(ValueError, match="argument 2 is longer"):
         ratio([1.0], [1.0, 2.0])
+
+
+def test_a_tail_keeps_the_ends_and_the_shares() -> None:
+    curve = tail([float(value) for value in range(1, 10_001)])
+    assert curve[0] == (10_000.0, 1 / 10_000)
+    assert curve[-1] == (1.0, 1.0)
+    assert all(share == pytest.approx((10_001 - value) / 10_000) for value, share in curve)
+    assert len(curve) < 60
+    assert tail([]) == []

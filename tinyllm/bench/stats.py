@@ -6,8 +6,15 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Ratio", "bootstrap_interval", "percentile", "ratio"]
+__all__ = ["Curve", "Ratio", "bootstrap_interval", "percentile", "ratio", "tail"]
+
+Curve = list[tuple[float, float]]
+"""Values, each with the share of all values that are at least as large."""
+
+_SHARES: Final = tuple(mantissa * 10.0**power for power in range(-5, 0) for mantissa in (1, 1.5, 2, 3, 5, 7))
+"""Of which a tail keeps the values, beside the largest and the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,13 @@ def percentile(values: Sequence[float], percent: float) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def tail(values: Sequence[float]) -> Curve:
+    """Return the upper tail of a distribution in a few points: enough to draw it, few enough to keep."""
+    ordered = sorted(values, reverse=True)
+    places = sorted({0, len(ordered) - 1} | {int(share * len(ordered)) for share in _SHARES})
+    return [(ordered[place], (place + 1) / len(ordered)) for place in places if 0 <= place < len(ordered)]
 
 
 def bootstrap_interval(

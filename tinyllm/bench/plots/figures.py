@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tinyllm.bench.plots.picture import COLOURS, LIGHT, Picture, draw
 from tinyllm.bench.serve.records import TimelinePoint
+from tinyllm.bench.stats import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "Level", "goodput", "inter_token_tail", "latency", "tail", "timeline"]
+__all__ = ["Level", "goodput", "inter_token_tail", "latency", "timeline"]
 
 LATENCY_TITLES: Final = {
     "ttft": "Time to first token",
@@ -22,11 +23,10 @@ LATENCY_TITLES: Final = {
     "itl": "Inter-token latency",
     "e2el": "End-to-end latency",
 }
-_SHARES: Final = tuple(mantissa * 10.0**power for power in range(-5, 0) for mantissa in (1, 1.5, 2, 3, 5, 7))
-"""Of which a tail keeps the values, beside the largest and the smallest."""
 
-Curve = list[tuple[float, float]]
-"""Values in ms, each with the share of all values that are at least as large."""
+
+SHORTEST_MS: Final = 0.1
+"""Shorter gaps are drawn as so long: chunks that came at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,13 @@ class Level:
     summary: Mapping[str, Any]
 
 
-def tail(values: Sequence[float]) -> Curve:
-    """Return the tail of a distribution in a few points: enough to draw it, few enough to keep."""
-    ordered = sorted(values, reverse=True)
-    places = sorted({0, len(ordered) - 1} | {int(share * len(ordered)) for share in _SHARES})
-    return [(ordered[place], (place + 1) / len(ordered)) for place in places if 0 <= place < len(ordered)]
-
-
 def latency(levels: Sequence[Level], metric: str) -> Picture:
     """Draw a latency against load: median and 99th percentile of each series."""
     title = f"{LATENCY_TITLES[metric]} against load"
 
     def paint(figure: Figure) -> None:
+        from matplotlib.ticker import LogLocator
+
         axes = _axes(figure, title, "requests offered a second", "ms")
         for colour, (series, mine) in zip(_cycle(), _by_series(levels).items(), strict=False):
             for percentile, style in (("p50", "o-"), ("p99", "^--")):
@@ -61,8 +56,10 @@ def latency(levels: Sequence[Level], metric: str) -> Picture:
                     if (figures := level.summary.get(f"{metric}_ms"))
                 ]
                 _line(axes, points, style, colour, f"{series} {percentile}")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
+        if axes.dataLim.y1 > 0:
+            axes.set_yscale("log", subs=())
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
         axes.set_xlim(left=0)
         _legend(figure)
 
@@ -123,14 +120,17 @@ def inter_token_tail(curves: Mapping[str, Curve]) -> Picture:
     title = "Inter-token latency: share of gaps at least so long"
 
     def paint(figure: Figure) -> None:
+        from matplotlib.ticker import PercentFormatter
+
         axes = _axes(figure, title, "ms", "share of gaps")
         for colour, (name, curve) in zip(_cycle(), curves.items(), strict=False):
-            shown = [(max(value, 1e-2), share) for value, share in curve]
+            shown = [(max(value, SHORTEST_MS), share) for value, share in curve]
             if shown:
                 axes.plot(*zip(*shown, strict=True), drawstyle="steps-pre", color=colour, label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         _legend(figure)
 
     return draw("inter-token", title, paint)

@@ -1,0 +1,1 @@
+"""How much load a server sustains, and how it does at parts of that."""

@@ -1,0 +1,158 @@
+"""`run_capacity`: finds C_ref of a workload on a server, then replays its windows at parts of that rate."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tinyllm.bench.capacity.search import Capacity, Probe, find_capacity, waiting_limit
+from tinyllm.bench.capacity.workload import Workload
+from tinyllm.bench.serve.load import Plan, run_load
+from tinyllm.bench.serve.records import RequestRecord, RunResult
+from tinyllm.bench.stats import tail
+from tinyllm.errors import ConfigError
+
+__all__ = ["FRACTIONS", "CapacityOptions", "cell_of", "forecast", "run_capacity"]
+
+FRACTIONS: Final = (0.25, 0.50, 0.75, 0.90)
+
+Note = Callable[[str], None]
+Save = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityOptions:
+    """How to search, and what to replay."""
+
+    good_ratio: float = 0.95
+    """Part of a probe's requests that must be within the limits for its rate to be sustained."""
+    start: float = 1.0
+    """Rate of the first probe, in requests a second."""
+    tolerance: float = 0.05
+    probe_seconds: float = 30.0
+    """Time in which a probe offers its requests, at least."""
+    probe_requests: int = 60
+    """Requests of a probe, at least."""
+    fractions: Sequence[float] = FRACTIONS
+    windows: int = 1
+    num_prompts: int = 100
+    """Requests of a window."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.good_ratio <= 1:
+            raise ConfigError(f"--good-ratio must be above 0 and at most 1 (got {self.good_ratio:g})")
+        if not all(0 < fraction <= 2 for fraction in self.fractions):
+            raise ConfigError("--fractions must be above 0 and at most 2")
+        if not 0 < self.tolerance < 1:
+            raise ConfigError(f"--tolerance must be between 0 and 1 (got {self.tolerance:g})")
+        if min(self.start, self.probe_seconds) <= 0 or not math.isfinite(self.start + self.probe_seconds):
+            raise ConfigError("--start-rate and --probe-seconds must be above 0")
+        if min(self.windows, self.probe_requests, self.num_prompts) < 1:
+            raise ConfigError("--windows, --probe-requests and --num-prompts must be at least 1")
+
+
+async def run_capacity(
+    workload: Workload,
+    options: CapacityOptions,
+    *,
+    note: Note = lambda _: None,
+    save: Save = lambda _: None,
+) -> dict[str, Any]:
+    """Search and replay; ``save`` gets the report so far after each run, ``note`` a line now and then.
+
+    Raises `ConfigError` for limits that let a request wait for ever, and what a plan raises.
+    """
+    waiting_limit(workload.limits)
+    report: dict[str, Any] = {"schema": 1, "kind": "capacity", "metadata": {}}
+    report["metadata"]["capacity"] = dataclasses.asdict(options)
+    report["limits_ms"] = workload.limits.to_json()
+    report["levels"] = []
+
+    async def probe(rate: float) -> Probe:
+        count = max(options.probe_requests, math.ceil(rate * options.probe_seconds))
+        note(f"probe of {count} requests at {rate:.3g}/s")
+        plan = await workload.plan(rate, count)
+        report["metadata"] |= {"target": plan.target.to_json(), **plan.metadata}
+        return await _probe(plan, rate, options.good_ratio)
+
+    found = await find_capacity(probe, start=options.start, tolerance=options.tolerance)
+    report["capacity"] = found.to_json(workload.limits)
+    save(report)
+    note(_found(found))
+    if found.sustained is None:
+        return report
+    note(f"replays: about {forecast(found.sustained, options) / 60:.0f} minutes")
+    for window in range(options.windows):
+        for fraction in options.fractions:
+            rate = fraction * found.sustained
+            note(f"window {window} at {fraction:g} of C_ref, {rate:.3g}/s")
+            result = await run_load(await workload.plan(rate, options.num_prompts, window))
+            place = {"name": f"{fraction:g}/{window}", "fraction": fraction, "window": window, "rate": rate}
+            report["levels"].append(place | cell_of(result))
+            save(report)
+    return report
+
+
+def forecast(c_ref: float, options: CapacityOptions) -> float:
+    """Return about how many seconds the replays take."""
+    return sum(options.num_prompts / (fraction * c_ref) for fraction in options.fractions) * options.windows
+
+
+def cell_of(result: RunResult) -> dict[str, Any]:
+    """Return a run as a larger report has it: without its requests, but with the tail of their gaps."""
+    gaps = [gap * 1e3 for record in result.requests if record.ok for gap in record.gaps]
+    curve = [(round(value, 4), share) for value, share in tail(gaps)]
+    return result.to_json(detailed=False) | {"itl_tail": curve, "queue_ms": _queue_ms(result)}
+
+
+async def _probe(plan: Plan, rate: float, good_ratio: float) -> Probe:
+    """Run a plan, but no longer than until its outcome is clear."""
+    count = sum(len(sample.turns) for sample in plan.samples)
+    may_be_bad = count - math.ceil(good_ratio * count)
+    bad = failed = 0
+
+    def judge(record: RequestRecord) -> None:
+        nonlocal bad, failed
+        bad += not record.good(plan.limits)
+        failed += not record.ok
+        if bad > may_be_bad or failed:
+            run.cancel()
+
+    seconds = len(plan.samples) / rate
+    run = asyncio.create_task(run_load(plan, on_finished=judge))
+    try:
+        result = await run
+    except asyncio.CancelledError:
+        if not (bad > may_be_bad or failed):  # it is we who are cancelled
+            raise
+        return Probe(rate, count, seconds, sustained=False, good_ratio=None, failed=failed)
+    finally:
+        run.cancel()
+    summary = result.summary
+    sustained = summary["failed"] == 0 and summary["good_ratio"] >= good_ratio
+    return Probe(rate, count, seconds, sustained, summary["good_ratio"], summary["failed"])
+
+
+def _queue_ms(result: RunResult) -> float | None:
+    """Return the mean time in the server's queue in ms, where the server says it."""
+    before, after = result.server_metrics["before"], result.server_metrics["after"]
+    for name in after:
+        if not name.endswith("request_queue_time_seconds_sum"):
+            continue
+        count = name.removesuffix("sum") + "count"
+        requests = after.get(count, 0.0) - before.get(count, 0.0)
+        if requests > 0:
+            return (after[name] - before.get(name, 0.0)) / requests * 1e3
+    return None
+
+
+def _found(found: Capacity) -> str:
+    if found.sustained is None:
+        return f"no rate was sustained, down to {found.probes[-1].rate:.3g}/s"
+    error = found.search_error()
+    above = "no end was found" if error is None else f"{found.not_sustained:.4g}/s was not"
+    return f"C_ref is {found.sustained:.4g} requests/s; {above}"

@@ -1,0 +1,43 @@
+"""``tinyllm bench report``: results of load on servers as tables, pictures and one page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(kinds: Any, kind: str, line: str) -> None:
+    """Add the parser of the kind."""
+    parser = kinds.add_parser(
+        kind,
+        help=line,
+        description="Make tables, pictures (SVG and PNG) and one HTML page that needs no network, from "
+        "results of bench serve and bench capacity. Runs of one server belong to one series: name it with "
+        "NAME=FILE.json, once for each file, else the file's name is taken. Needs pip install "
+        "'tinyllm[bench]'.",
+    )
+    parser.add_argument("results", nargs="+", metavar="[NAME=]FILE.json", help="results")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report"), metavar="PATH", help="directory (default: report)"
+    )
+    parser.add_argument("--title", default="Load on a server", metavar="TEXT", help="of the page")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write all files, and say where the page is."""
+    from tinyllm.bench.compare import read_report
+    from tinyllm.bench.plots.runs import runs_of, sections, words_of, write_report
+
+    runs, words = [], []
+    for text in args.results:
+        name, _, file = text.rpartition("=")
+        path = Path(file)
+        report = read_report(path)
+        runs += runs_of(report, name or path.stem)
+        words += words_of(report, name or path.stem)
+    for path in write_report(args.out, args.title, list(sections("Figures", runs, words))):
+        print(path)
+    return 0
