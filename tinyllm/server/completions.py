@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response
 
@@ -13,6 +14,9 @@ from tinyllm.server.protocol.completions import CompletionRequest, Prompt
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.sse import event_response
 from tinyllm.server.submit import admit, make_reply, submit_prompts
+
+if TYPE_CHECKING:
+    from tinyllm.engine.async_engine import AsyncEngine
 
 __all__ = ["blueprint"]
 
@@ -32,16 +36,14 @@ async def completions() -> Response:
     given = request.prompts(service.config.max_prompts)
     admit(service, call, request, params.n * len(given))
     prompts = await _encoded(service, request, given)
+    engine = service.engine
     generation = await submit_prompts(service, call, request, prompts, params)
-    echoes = None
-    if request.echo:
-        echoes = [
-            await _echo(service, prompt, scored=params.prompt_logprobs is not None) for prompt in prompts
-        ]
+    echoes = [await _echo(engine, prompt) for prompt in prompts] if request.echo else None
     if request.stream:
-        frames = CompletionFrames(reply, generation, echoes)
+        frames = CompletionFrames(reply, generation, echoes, engine.tokenizer)
         return await event_response(generation, frames, service.config.sse_ping_interval)
-    return json_response(completion(reply, generation, await generation.results(), echoes))
+    answered = await generation.results()
+    return json_response(completion(reply, generation, answered, echoes, engine.tokenizer))
 
 
 async def _encoded(
@@ -61,11 +63,10 @@ async def _encoded(
     return prompts
 
 
-async def _echo(service: Service, prompt: Prompt, *, scored: bool) -> Echo:
-    """Return what stands before the answers; its first token's text is needed if the prompt is scored."""
-    engine = service.engine
+async def _echo(engine: AsyncEngine, prompt: Prompt) -> Echo:
+    """Return what stands before the answers."""
     if engine.tokenizer is None:
         raise InvalidRequestError("echo needs a tokenizer, and this model has none", param="echo")
-    if not isinstance(prompt, str):
-        return Echo(await engine.decode(prompt), engine.tokenizer.token(prompt[0]))
-    return Echo(prompt, engine.tokenizer.token((await engine.encode(prompt))[0]) if scored else "")
+    if isinstance(prompt, str):
+        return Echo(prompt, is_given=True)
+    return Echo(await engine.decode(prompt), is_given=False)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tinyllm.outputs import TokenLogprob, TopLogprob
+from tinyllm.text.detokenizer import IncrementalDetokenizer
+from tinyllm.text.tokenizer import Tokenizer
 
-__all__ = ["CompletionLogprobs", "chat_logprobs", "prompt_logprobs_field"]
+__all__ = ["PlacedToken", "Places", "chat_logprobs", "completion_logprobs", "prompt_logprobs_field"]
 
 LOWEST: Final = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
@@ -35,39 +37,58 @@ def chat_logprobs(entries: Iterable[TokenLogprob], *, as_ids: bool) -> dict[str,
     return {"content": content, "refusal": None}
 
 
-class CompletionLogprobs:
-    """Builds the ``logprobs`` of one completions choice; offsets go on over its chunks.
+@dataclass(frozen=True, slots=True)
+class PlacedToken:
+    """A token of a completion, and where its text begins."""
 
-    A token's offset is the place of its first character in the text; tokens that are parts of one character
-    share it.
+    token_id: int
+    place: int
+    text: str = ""
+    entry: TokenLogprob | None = None
+    """None where there are no log probabilities: for an echoed prompt's first token, or if nobody asked."""
+
+
+class Places:
+    """Says where in a text each of its tokens begins: after the characters that the tokens before make.
+
+    So tokens that are parts of one character share its place, and a token that makes no text has the place of
+    what follows.
     """
 
-    def __init__(self, *, as_ids: bool) -> None:
-        self._as_ids = as_ids
-        self._offset = 0
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(self, tokenizer: Tokenizer | None, *, skip_special_tokens: bool, start: int = 0) -> None:
+        self._detokenizer = (
+            None
+            if tokenizer is None
+            else IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        )
+        self._known = start
 
-    def take(self, entries: Sequence[TokenLogprob | None], first_token: str = "") -> dict[str, Any]:
-        """Return the next entries as an object. None is an echoed prompt's first token, ``first_token``."""
-        tokens: list[str] = []
-        offsets: list[int] = []
-        for entry in entries:
-            tokens.append(first_token if entry is None else token_text(entry, as_ids=self._as_ids))
-            offsets.append(self._offset)
-            self._offset += len(self._utf8.decode(first_token.encode() if entry is None else entry.bytes))
-        return {
-            "tokens": tokens,
-            "token_logprobs": [None if entry is None else finite(entry.logprob) for entry in entries],
-            "top_logprobs": [None if entry is None else self._alternatives(entry) for entry in entries],
-            "text_offset": offsets,
-        }
+    def next(self, token_id: int) -> int:
+        """Return the next token's place."""
+        if self._detokenizer is None:
+            return self._known
+        place = self._known + self._detokenizer.num_whole
+        self._known += len(self._detokenizer.push(token_id))
+        return place
 
-    def _alternatives(self, entry: TokenLogprob) -> dict[str, float]:
-        """Map texts to log probabilities, best first; of tokens that look the same the best stays."""
-        found: dict[str, float] = {}
-        for top in (*entry.top, entry):
-            found.setdefault(token_text(top, as_ids=self._as_ids), finite(top.logprob))
-        return found
+
+def completion_logprobs(tokens: Sequence[PlacedToken], end: int, *, as_ids: bool) -> dict[str, Any]:
+    """Return the ``logprobs`` of a completions choice. Tokens behind the text's ``end`` were cut off."""
+    entries = [token.entry for token in tokens]
+    return {
+        "tokens": [f"token_id:{token.token_id}" if as_ids else token.text for token in tokens],
+        "token_logprobs": [None if entry is None else finite(entry.logprob) for entry in entries],
+        "top_logprobs": [None if entry is None else _alternatives(entry, as_ids) for entry in entries],
+        "text_offset": [min(token.place, end) for token in tokens],
+    }
+
+
+def _alternatives(entry: TokenLogprob, as_ids: bool) -> dict[str, float]:
+    """Map texts to log probabilities, best first; of tokens that look the same the best stays."""
+    found: dict[str, float] = {}
+    for top in (*entry.top, entry):
+        found.setdefault(token_text(top, as_ids=as_ids), finite(top.logprob))
+    return found
 
 
 def prompt_logprobs_field(entries: Sequence[TokenLogprob | None]) -> list[dict[str, Any] | None]:

@@ -90,9 +90,14 @@ class _ByteFallback:
         try:
             self._text += self._utf8.decode(bytes.fromhex(match[1]))
         except UnicodeDecodeError:
-            self._is_broken = True
+            self._is_broken, self._text = True, ""
             return [_BROKEN] * self._num_kept
         return []
+
+    @property
+    def num_whole(self) -> int:
+        """Whole characters in the run that is kept, as far as it is UTF-8."""
+        return len(self._text)
 
     def flush(self) -> list[str]:
         kept = [] if self._is_broken or not self._num_kept else self._kept()
@@ -197,6 +202,11 @@ class StreamingDecoder:
         for step in self._steps:
             texts = [after for before in texts for after in step.push(before)]
         return "".join(texts)
+
+    @property
+    def num_whole(self) -> int:
+        """Whole characters that are kept back because what follows could still break them."""
+        return sum(step.num_whole for step in self._steps if isinstance(step, _ByteFallback))
 
     def flush(self) -> str:
         """Return the text that was kept back: nothing follows."""

@@ -29,6 +29,11 @@ class IncrementalDetokenizer:
         piece = self._tokenizer.piece(token_id)
         return "" if piece is None else self._decoder.push(piece)
 
+    @property
+    def num_whole(self) -> int:
+        """Whole characters that are held back: of some tokenizers, what follows could still break them."""
+        return self._decoder.num_whole
+
     def flush(self) -> str:
         """Return what was held back, at the end of the stream: half a character shows as U+FFFD."""
         return self._decoder.flush()
