@@ -16,7 +16,7 @@ from tinyllm.bench.serve.records import RequestRecord, RunResult
 from tinyllm.bench.stats import tail
 from tinyllm.errors import ConfigError
 
-__all__ = ["FRACTIONS", "CapacityOptions", "cell_of", "forecast", "run_capacity"]
+__all__ = ["FRACTIONS", "CapacityOptions", "cell_of", "forecast", "replay", "run_capacity", "search"]
 
 FRACTIONS: Final = (0.25, 0.50, 0.75, 0.90)
 
@@ -66,35 +66,54 @@ async def run_capacity(
 
     Raises `ConfigError` for limits that let a request wait for ever, and what a plan raises.
     """
+    report = await search(workload, options, note=note)
+    save(report)
+    c_ref = report["capacity"]["c_ref"]
+    if c_ref is None:
+        return report
+    note(f"replays: about {forecast(c_ref, options) / 60:.0f} minutes")
+    for window in range(options.windows):
+        for fraction in options.fractions:
+            note(f"window {window} at {fraction:g} of C_ref")
+            report["levels"].append(await replay(workload, options, c_ref, fraction, window))
+            save(report)
+    return report
+
+
+async def search(
+    workload: Workload, options: CapacityOptions, *, note: Note = lambda _: None
+) -> dict[str, Any]:
+    """Return a report that has C_ref, and no replays yet. Raises as `run_capacity` does."""
     waiting_limit(workload.limits)
-    report: dict[str, Any] = {"schema": 1, "kind": "capacity", "metadata": {}}
-    report["metadata"]["capacity"] = dataclasses.asdict(options)
-    report["limits_ms"] = workload.limits.to_json()
-    report["levels"] = []
+    metadata: dict[str, Any] = {"capacity": dataclasses.asdict(options)}
 
     async def probe(rate: float) -> Probe:
         count = max(options.probe_requests, math.ceil(rate * options.probe_seconds))
         note(f"probe of {count} requests at {rate:.3g}/s")
         plan = await workload.plan(rate, count)
-        report["metadata"] |= {"target": plan.target.to_json(), **plan.metadata}
+        metadata.update(plan.metadata, target=plan.target.to_json())
         return await _probe(plan, rate, options.good_ratio)
 
     found = await find_capacity(probe, start=options.start, tolerance=options.tolerance)
-    report["capacity"] = found.to_json(workload.limits)
-    save(report)
     note(_found(found))
-    if found.sustained is None:
-        return report
-    note(f"replays: about {forecast(found.sustained, options) / 60:.0f} minutes")
-    for window in range(options.windows):
-        for fraction in options.fractions:
-            rate = fraction * found.sustained
-            note(f"window {window} at {fraction:g} of C_ref, {rate:.3g}/s")
-            result = await run_load(await workload.plan(rate, options.num_prompts, window))
-            place = {"name": f"{fraction:g}/{window}", "fraction": fraction, "window": window, "rate": rate}
-            report["levels"].append(place | cell_of(result))
-            save(report)
-    return report
+    return {
+        "schema": 1,
+        "kind": "capacity",
+        "metadata": metadata,
+        "limits_ms": workload.limits.to_json(),
+        "capacity": found.to_json(workload.limits),
+        "levels": [],
+    }
+
+
+async def replay(
+    workload: Workload, options: CapacityOptions, c_ref: float, fraction: float, window: int
+) -> dict[str, Any]:
+    """Return one level of a report: a window at a part of C_ref."""
+    rate = fraction * c_ref
+    result = await run_load(await workload.plan(rate, options.num_prompts, window))
+    place = {"name": f"{fraction:g}/{window}", "fraction": fraction, "window": window, "rate": rate}
+    return place | cell_of(result)
 
 
 def forecast(c_ref: float, options: CapacityOptions) -> float:

@@ -14,7 +14,9 @@ KINDS: Final = {
     "latency": ("engine", "time to the first token and between tokens, of the engine"),
     "serve": ("serve", "a server's answers under load, as its clients see them"),
     "agree": ("agree", "whether other engines choose the same tokens"),
+    "capacity": ("capacity", "the highest load that a server sustains, and how it does at parts of it"),
     "compare": ("compare", "two results side by side"),
+    "report": ("report", "results of load on servers as tables, pictures and one page"),
 }
 """Kind -> the module here that measures it, and one line of help."""
 
