@@ -1,19 +1,74 @@
-"""Cases D72 and D73 of shared/design/conformance.md: signals, and routes without a key."""
+"""Cases D57, D72 and D73 of shared/design/conformance.md: health under load, signals, routes and keys."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.server.harness import served
-from tests.server.process import read_to_end
+from tests.server.process import (
+    Response,
+    ServerProcess,
+    read_response,
+    read_to_end,
+    request_bytes,
+    server_process,
+)
 from tests.server.test_process import open_stream, paced
 
 KEY = "sk-0123456789abcdef"
+TEXT = "/v1/completions"
+
+MAX_GAP = 0.2
+TRIES = 8
+"""Of so many one must be undisturbed: a test machine may take the processor away, now and then."""
+
+
+def longest_gap(server: ServerProcess, asked: Future[Response]) -> float:
+    """Ask for /health each 20 ms until an answer is there; return the longest time between two answers."""
+    longest, before = 0.0, time.monotonic()
+    with server.connect() as sock:
+        while not asked.done():
+            sock.sendall(request_bytes("GET", "/health"))
+            assert read_response(sock).status == 200
+            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+            time.sleep(0.02)
+    return longest
+
+
+@pytest.mark.slow
+def test_d57_health_while_a_huge_prompt_comes(tiny_llama: Path) -> None:
+    """A generation goes on, a prompt of 5 MB comes on a real vocabulary, and /health never waits 200 ms."""
+    command = (sys.executable, "-m", "tinyllm", "serve", str(tiny_llama))
+    options = {"max_body_bytes": 8 << 20, "num_threads": 1, "max_num_seqs": 4, "max_model_len": 4096}
+    prompt, done, gaps = "lorem ipsum dolor " * 290_000, threading.Event(), []
+    assert len(prompt) > 5_000_000
+    with server_process(*command, **options) as server, ThreadPoolExecutor(2) as pool:
+
+        def generate() -> int:
+            tokens = 0
+            while not done.is_set():
+                fields = {"prompt": "a", "ignore_eos": True, "max_tokens": 200}
+                tokens += server.post(TEXT, fields).json["usage"]["completion_tokens"]
+            return tokens
+
+        generated = pool.submit(generate)
+        try:
+            while len(gaps) < TRIES and (not gaps or min(gaps) >= MAX_GAP):
+                asked = pool.submit(server.post, TEXT, {"prompt": prompt})
+                gaps.append(longest_gap(server, asked))
+                assert asked.result().json["error"]["code"] == "context_length_exceeded"
+        finally:
+            done.set()
+        assert generated.result() >= 200
+    assert min(gaps) < MAX_GAP, gaps
 
 
 @pytest.mark.slow
