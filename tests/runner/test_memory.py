@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -57,3 +61,26 @@ def test_this_machine_has_some() -> None:
     free = free_memory(CPU)
     assert free is not None
     assert free > 0
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc only")
+def test_freed_memory_is_used_again() -> None:
+    code = textwrap.dedent(
+        """
+        import resource
+        import torch
+        from tinyllm.runner.memory import keep_freed_memory
+
+        def faults_of_ten() -> int:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(10):
+                [torch.zeros(size << 20, dtype=torch.uint8) for size in (20, 5, 25)]
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        keep_freed_memory()
+        faults_of_ten()
+        print(faults_of_ten())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000, "50 MB are 12,800 pages, ten times over"

@@ -22,6 +22,7 @@ from tinyllm.metrics import EngineMetrics
 from tinyllm.models.loader import load_model
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
 from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, log_plan, plan_kv_cache
+from tinyllm.runner.memory import keep_freed_memory
 from tinyllm.runner.model_runner import ModelRunner
 from tinyllm.text.chat_template import ChatTemplates
 from tinyllm.text.tokenizer import eos_token_ids, load_tokenizer
@@ -62,6 +63,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         )
         plan_cache()  # what does not even fit without the weights is refused before they are read
         model = load_model(artifacts, dtype=dtype, device=device, backend=backend, progress=config.progress)
+        keep_freed_memory()
         plan = plan_cache()
         log_plan(plan, config, artifacts.config.max_position_embeddings)
         vocab_size = artifacts.config.vocab_size

@@ -41,4 +41,7 @@ void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight
                          const int64_t *positions, int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k,
                          int64_t dim, float eps, int32_t bf16, int32_t num_threads);
 
+void tinyllm_largest(const float *logits, int64_t rows, int64_t columns, int64_t stride, float *values,
+                     int64_t *indices, int32_t num_threads);
+
 #endif

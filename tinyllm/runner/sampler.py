@@ -16,6 +16,7 @@ batch. To add an option, add a field to `SamplingParams` and a function to `EDIT
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -31,6 +32,7 @@ from tinyllm.params import SamplingParams
 from tinyllm.runner.constraints import LogitsEdit, allowed_token_ids, bad_words, logit_bias, min_tokens
 from tinyllm.runner.draw import draw
 from tinyllm.runner.hooks import logits_processors
+from tinyllm.runner.largest import largest
 from tinyllm.runner.logprobs import score_tokens
 from tinyllm.runner.penalties import penalties
 from tinyllm.runner.rng import random_seed, uniform
@@ -81,9 +83,10 @@ class Sampler:
         logprobs = _rows(logits, scored).log_softmax(dim=-1) if scored else None
         logits = logits[:, : self._vocab_size]
         unusable = partial(RequestFailedError, "the model's logits are NaN or infinite")
-        self._note_unusable(logits, range(len(requests)), unusable, faults)
-        self._edit(logits, requests, faults)
-        tokens = self._choose(logits, requests, faults)
+        best = [0] * len(requests)
+        _find_best(logits, range(len(requests)), unusable, best, faults)
+        self._edit(logits, requests, best, faults)
+        tokens = self._choose(logits, requests, best, faults)
         scores = {} if logprobs is None else self._score(logprobs, scored, tokens, requests)
         return [
             SampledToken(token, error=faults[row]) if row in faults else SampledToken(token, scores.get(row))
@@ -91,9 +94,13 @@ class Sampler:
         ]
 
     def _edit(
-        self, logits: Tensor, requests: Sequence[Request], faults: dict[int, RequestFailedError]
+        self,
+        logits: Tensor,
+        requests: Sequence[Request],
+        best: list[int],
+        faults: dict[int, RequestFailedError],
     ) -> None:
-        """Let the options of each request change its row, in place."""
+        """Let the options of each request change its row, in place, and so what is best there."""
         edited = []
         for row, request in enumerate(requests):
             edits = self._state(request).edits
@@ -107,20 +114,22 @@ class Sampler:
                 faults[row] = error
         if edited:
             none_left = partial(NoTokenLeftError, "the request's options leave no token that can be sampled")
-            self._note_unusable(_rows(logits, edited), edited, none_left, faults)
+            _find_best(_rows(logits, edited), edited, none_left, best, faults)
 
     def _choose(
-        self, logits: Tensor, requests: Sequence[Request], faults: dict[int, RequestFailedError]
+        self,
+        logits: Tensor,
+        requests: Sequence[Request],
+        best: list[int],
+        faults: dict[int, RequestFailedError],
     ) -> list[int]:
-        """Return a token for each row; 0 for those with a fault."""
-        tokens = [0] * len(requests)
-        sound = [row for row in range(len(requests)) if row not in faults]
-        greedy = [row for row in sound if _is_greedy(requests[row].params)]
-        drawn = [row for row in sound if not _is_greedy(requests[row].params)]
-        if greedy:
-            best: list[int] = _rows(logits, greedy).argmax(dim=-1).tolist()
-            for row, token in zip(greedy, best, strict=True):
-                tokens[row] = token
+        """Return a token for each row: its best, or where there is a choice, one that is drawn."""
+        tokens = list(best)
+        drawn = [
+            row
+            for row, request in enumerate(requests)
+            if row not in faults and not _is_greedy(request.params)
+        ]
         if drawn:
             mine = [requests[row] for row in drawn]
             uniforms = [uniform(self._state(each).seed, each.index, each.num_output_tokens) for each in mine]
@@ -143,18 +152,22 @@ class Sampler:
             state = self._states[request] = _RequestState(request, self._vocab_size, self._device)
         return state
 
-    def _note_unusable(
-        self,
-        logits: Tensor,
-        rows: Sequence[int],
-        make_fault: Callable[[], RequestFailedError],
-        faults: dict[int, RequestFailedError],
-    ) -> None:
-        """Note a fault for each of ``rows`` (their logits are given) whose maximum is not finite."""
-        finite: list[bool] = logits.amax(dim=-1).isfinite().tolist()
-        for row, is_finite in zip(rows, finite, strict=True):
-            if not is_finite:
-                faults[row] = make_fault()
+
+def _find_best(
+    logits: Tensor,
+    rows: Sequence[int],
+    make_fault: Callable[[], RequestFailedError],
+    best: list[int],
+    faults: dict[int, RequestFailedError],
+) -> None:
+    """Put the most likely token of each of ``rows``, whose logits are given, into ``best``.
+
+    A row whose maximum is not finite has a fault instead.
+    """
+    for row, value, token in zip(rows, *largest(logits), strict=True):
+        best[row] = token
+        if not math.isfinite(value):
+            faults[row] = make_fault()
 
 
 def _is_greedy(params: SamplingParams) -> bool:
