@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,9 @@ def longest_gap(server: ServerProcess, asked: Future[Response]) -> float:
 def test_d57_health_while_a_huge_prompt_comes(tiny_llama: Path) -> None:
     """A generation goes on, a prompt of 5 MB comes on a real vocabulary, and /health never waits 200 ms."""
     command = (sys.executable, "-m", "tinyllm", "serve", str(tiny_llama))
-    options = {"max_body_bytes": 8 << 20, "num_threads": 1, "max_num_seqs": 4, "max_model_len": 4096}
-    prompt, done, gaps = "lorem ipsum dolor " * 290_000, threading.Event(), []
+    options: dict[str, Any] = {"max_body_bytes": 8 << 20, "num_threads": 1, "max_model_len": 4096}
+    prompt, done = "lorem ipsum dolor " * 290_000, threading.Event()
+    gaps: list[float] = []
     assert len(prompt) > 5_000_000
     with server_process(*command, **options) as server, ThreadPoolExecutor(2) as pool:
 
