@@ -209,6 +209,32 @@ async def test_a_prompt_may_open_the_thoughts() -> None:
     assert (message["reasoning"], message["content"]) == ("hm", "Hello")
 
 
+@pytest.mark.parametrize(
+    ("begun", "rest", "reasoning", "content"),
+    [
+        ("<think>\nwell", " then</think>Hello", " then", "Hello"),
+        ("<think>\n" + "well " * 50, "then</think>Hello", "then", "Hello"),
+        ("<think>", "well</think>Hello", "well", "Hello"),
+        ("<think>hm</think>", "\n\nHello", None, "Hello"),
+        ("<think>hm</think>Hel", "lo <think>x</think>", None, "lo <think>x</think>"),
+        ("Hel", "lo <think>x</think>", None, "lo <think>x</think>"),
+    ],
+)
+async def test_an_answer_that_is_gone_on_with_may_be_at_its_thoughts(
+    begun: str, rest: str, reasoning: str | None, content: str
+) -> None:
+    fields: dict[str, Any] = {
+        "messages": [*USER, {"role": "assistant", "content": begun}],
+        "continue_final_message": True,
+    }
+    async with served(says(rest), reasoning="think") as app:
+        app.templates.render = lambda *_, **__: f"user: hi\nassistant: {begun}"  # type: ignore[method-assign]
+        message = (await app.post(CHAT, **fields)).json["choices"][0]["message"]
+        events = (await app.stream(CHAT, **fields)).events
+    assert (message.get("reasoning"), message["content"]) == (reasoning, content)
+    assert (deltas(events, "reasoning") or None, deltas(events)) == (reasoning, content)
+
+
 async def test_text_of_other_models_is_left_alone() -> None:
     async with served(says(THOUGHTS)) as app:  # <think> is no token of theirs
         message = (await app.post(CHAT, messages=USER)).json["choices"][0]["message"]

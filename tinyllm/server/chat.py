@@ -39,7 +39,7 @@ async def chat_completions() -> Response:
     messages, arguments = request.chat(service.config.max_messages)
     admit(service, call, request, params.n)
     generation = await submit_chat(service, call, request, messages, arguments, params)
-    make_splitter = splitter_factory(service, generation.streams[0])
+    make_splitter = splitter_factory(service, generation.streams[0], request.begun())
     shown = request.include_reasoning
     if request.stream:
         frames = ChatFrames(reply, generation, make_splitter, reasoning=shown)
@@ -48,8 +48,11 @@ async def chat_completions() -> Response:
     return json_response(chat_completion(reply, generation, answered, make_splitter, reasoning=shown))
 
 
-def splitter_factory(service: Service, stream: TokenStream) -> SplitterFactory:
-    """Return what makes splitters for the answers of a stream, once its prompt is known."""
+def splitter_factory(service: Service, stream: TokenStream, begun: str = "") -> SplitterFactory:
+    """Return what makes splitters for the answers of a stream, once its prompt is known.
+
+    ``begun`` is the beginning of the answer, if the request itself has it.
+    """
 
     def make() -> ReasoningSplitter | None:
         engine = service.loaded_engine
@@ -57,6 +60,6 @@ def splitter_factory(service: Service, stream: TokenStream) -> SplitterFactory:
         if tokenizer is None or not service.thinks:
             return None
         end = tokenizer.decode(stream.prompt_token_ids[-PROMPT_END:], skip_special_tokens=False)
-        return ReasoningSplitter(inside=end.rstrip().endswith(OPEN))
+        return ReasoningSplitter(inside=not begun and end.rstrip().endswith(OPEN), begun=begun)
 
     return make

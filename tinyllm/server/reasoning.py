@@ -27,11 +27,16 @@ class ReasoningSplitter:
     around what was thought belongs to the tags.
     """
 
-    def __init__(self, *, inside: bool = False) -> None:
-        """Begin an answer; ``inside`` when the prompt has opened the tag already."""
+    def __init__(self, *, inside: bool = False, begun: str = "") -> None:
+        """Begin an answer; ``inside`` when the prompt has opened the tag already.
+
+        ``begun`` is what the prompt has of the answer; of that nothing is returned.
+        """
         self._state = "thinking" if inside else "start"
         self._held = ""
         self._blank_counts = False
+        self.feed(begun)
+        self._held = self._held.lstrip()
 
     @property
     def thinking(self) -> bool:

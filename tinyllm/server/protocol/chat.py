@@ -65,6 +65,11 @@ class Conversation(RequestModel):
             raise InvalidRequestError(message, param="messages")
         return _messages(self.messages), self._template_arguments()
 
+    def begun(self) -> str:
+        """Return the beginning of the answer, where the last message is one to go on with."""
+        content = self.messages[-1].get("content") if self.continue_final_message else None
+        return content if isinstance(content, str) else ""
+
     def _template_arguments(self) -> dict[str, Any]:
         variables = dict(self.chat_template_kwargs)
         if reserved := RESERVED_VARIABLES & variables.keys():
