@@ -49,6 +49,8 @@ def test_an_effort_that_the_template_does_not_read_is_told(server: ServerProcess
     reply = server.post(CHAT, {"messages": HI, "max_tokens": 1, "reasoning_effort": "low"})
     assert reply.status == 200
     assert reply.headers["x-tinyllm-ignored-fields"] == "reasoning_effort"
+    body = {"input": "hi", "max_output_tokens": 1, "reasoning": {"effort": "low"}}
+    assert server.post("/v1/responses", body).headers["x-tinyllm-ignored-fields"] == "reasoning.effort"
 
 
 def test_text_ids_and_rendered_prompts_agree(server: ServerProcess) -> None:

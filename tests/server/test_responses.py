@@ -84,12 +84,18 @@ async def test_a_response_cut_short_says_so() -> None:
         assert [item["status"] for item in response["output"]] == ["incomplete"]
 
 
-async def test_thoughts_that_ended_are_complete() -> None:
+@pytest.mark.parametrize(
+    ("most", "statuses"),
+    [(8, ["incomplete"] * 2), (20, ["completed", "incomplete"]), (40, ["completed"] * 2)],
+)
+async def test_what_was_cut_short_of_thoughts_and_text(most: int, statuses: list[str]) -> None:
     async with served(says("<think>hm</think>Hello"), reasoning="think") as app:
-        whole = (await app.post(PATH, input="hi", max_output_tokens=20)).json
-        events = await stream(app, input="hi", max_output_tokens=20)
+        whole = (await app.post(PATH, input="hi", max_output_tokens=most)).json
+        events = await stream(app, input="hi", max_output_tokens=most)
     for response in (whole, events[-1]["response"]):
-        assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+        assert [item["status"] for item in response["output"]] == statuses
+    done = [event["item"]["status"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == statuses
 
 
 async def test_conversations_as_items() -> None:

@@ -95,7 +95,10 @@ def response_document(
         if text or kind == MESSAGE:
             item = document.begin_item(kind)
             item |= {"status": "completed", "content": [_part(kind, text)]}
-    document.items[-1]["status"] = document.status
+    for item, text in zip(reversed(document.items), (texts[MESSAGE], texts[REASONING]), strict=False):
+        item["status"] = document.status  # of what was being said when it ended
+        if text:
+            break
     return document.as_json()
 
 
@@ -130,9 +133,10 @@ class ResponseFrames:
 
     def end(self) -> bytes:
         """Return the events that end the last item and the response."""
-        frames = b"" if self._kind == MESSAGE else self._close_item() + self._open_item(MESSAGE)
         self._document.finish(self._reason)
-        frames += self._close_item(self._document.status)
+        status = self._document.status
+        frames = b"" if self._kind == MESSAGE else self._close_item(status) + self._open_item(MESSAGE)
+        frames += self._close_item(status)
         return frames + self._event(f"response.{self._document.status}", response=self._document.as_json())
 
     def fail(self, fault: Fault) -> bytes:

@@ -78,12 +78,12 @@ async def submit_chat(
     params: SamplingParams,
 ) -> Generation:
     """Give a conversation to the engine."""
+    call.field_names = request.field_names
     template_arguments = _without_unread_effort(service, call, template_arguments)
     if request.truncate_prompt_tokens is not None:
         rendered = await service.engine.render_chat(messages, chat_template_kwargs=template_arguments)
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
         return await submit_prompts(service, call, request, [ids], params)
-    call.field_names = request.field_names
     options = _options(service, call, request)
     service.register(call)
     stream = service.engine.chat(
@@ -102,9 +102,10 @@ def _without_unread_effort(service: Service, call: Call, arguments: Mapping[str,
     name = "reasoning_effort"
     if name not in arguments or service.engine.template_uses(name):
         return dict(arguments)
+    given = call.field_names.get(name, name)
     if service.config.strict_fields:
-        raise InvalidRequestError(f"{name}: this model's chat template does not read it", param=name)
-    call.ignored_fields.append(name)
+        raise InvalidRequestError(f"{given}: this model's chat template does not read it", param=given)
+    call.ignored_fields.append(given)
     return {key: value for key, value in arguments.items() if key != name}
 
 

@@ -56,6 +56,7 @@ class ResponsesRequest(GenerateRequest):
         "prompt": "input",
         "messages": "input",
         "max_tokens": "max_output_tokens",
+        "reasoning_effort": "reasoning.effort",
     }
 
     input: str | list[dict[str, Any]]
