@@ -40,7 +40,7 @@ PRE_TOKENIZERS: Final[Mapping[str, Sequence[str]]] = {
     "default": _DEFAULT,
     "gpt-2": (_GPT2,),
     "olmo": (_GPT2,),
-    "smollm": (_DIGIT, _GPT2),
+    "smollm": (_GPT2,),  # as transformers reads such files; llama.cpp takes digits apart first
     "starcoder": (_DIGIT, _GPT2),
     "refact": (_DIGIT, _GPT2),
     "llama-bpe": (_LLAMA3,),
