@@ -83,7 +83,7 @@ class SamplingParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     n: int = Field(default=1, strict=True, ge=1, le=MAX_CHOICES)
-    """Number of answers to one prompt; the prompt is computed once."""
+    """Number of answers to one prompt, whose full KV blocks are computed once."""
 
     temperature: float | None = Field(default=None, strict=True, ge=0, allow_inf_nan=False)
     """Divides the logits; 0 is greedy."""
