@@ -14,7 +14,7 @@ from tinyllm.artifacts.model import ModelConfig
 from tinyllm.attention.metadata import AttentionMetadata
 from tinyllm.attention.paged import PagedAttention
 from tinyllm.attention.reference import ReferenceBackend
-from tinyllm.models import native_decoder
+from tinyllm.models import torch_shim
 from tinyllm.models.layers import DecoderLayer
 from tinyllm.models.linear import can_pack
 from tinyllm.models.native_decoder import NativeDecoder
@@ -66,7 +66,7 @@ def test_only_where_every_operator_is_native(monkeypatch: pytest.MonkeyPatch) ->
     make_backend()
     assert random_model(CONFIGS["llama"], backend=ReferenceBackend()).native is None
     assert random_model(CONFIGS["llama"], torch.float64, ReferenceBackend()).native is None
-    monkeypatch.setitem(native_decoder._SHIM, "linear", "no_such_function")
+    monkeypatch.setitem(torch_shim._FUNCTIONS, "linear", "no_such_function")
     assert random_model(CONFIGS["llama"], backend=make_backend()).native is None
 
 

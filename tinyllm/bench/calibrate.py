@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
 
 from tinyllm.bench.limit import Machine, ModelShape
 from tinyllm.models.linear import Linear
+from tinyllm.models.torch_shim import LinearHandle, TorchShim
+from tinyllm.native.library import NativeUnavailableError, load_library
 
 __all__ = ["Calibration", "CalibrationResult"]
 
@@ -92,12 +96,9 @@ class Calibration:
         if not self._layers:
             sizes = (*self._shape.linears * self._shape.num_layers, self._shape.head)
             self._layers = [(self._linear(*size), size[1]) for size in sizes]
-        inputs = {columns: torch.ones(rows, columns, dtype=self._dtype) for _, columns in self._layers}
-
-        def step() -> None:
-            for linear, columns in self._layers:
-                linear(inputs[columns])
-
+        columns = {columns for _, columns in self._layers}
+        inputs = {each: torch.ones(max(rows, 2), each, dtype=self._dtype) for each in columns}
+        step = _native_products(self._layers, inputs) or partial(_products_one_by_one, self._layers, inputs)
         step()
         return statistics.median(_seconds(step) for _ in range(repeats))
 
@@ -117,6 +118,33 @@ class Calibration:
             rounds()
             self._canary_rounds = max(2, round(CANARY_SECONDS / _best(rounds, 5)))
         return _seconds(rounds)
+
+
+def _native_products(
+    layers: Sequence[tuple[Linear, int]], inputs: Mapping[int, torch.Tensor]
+) -> Callable[[], object] | None:
+    """Return a function that multiplies by all layers in one call to C; None where there is none."""
+    if not all(linear.is_packed for linear, _ in layers):
+        return None
+    try:
+        function, shim = load_library().tinyllm_multiply_all, TorchShim(layers[0][0].weight.dtype)
+    except (NativeUnavailableError, OSError, AttributeError):
+        return None
+    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    linears = (LinearHandle * len(layers))(*(shim.linear(linear) for linear, _ in layers))
+    handles = {columns: shim.handle(tensor) for columns, tensor in inputs.items()}
+    xs = (ctypes.c_void_p * len(layers))(*(handles[columns] for _, columns in layers))
+
+    def step() -> None:
+        if function(ctypes.addressof(shim.api), linears, xs, len(layers)):
+            raise RuntimeError("a matrix product failed inside PyTorch")
+
+    return step
+
+
+def _products_one_by_one(layers: Sequence[tuple[Linear, int]], inputs: Mapping[int, torch.Tensor]) -> None:
+    for linear, columns in layers:
+        linear(inputs[columns])
 
 
 def _without_gradients(function: Callable[[], T]) -> T:

@@ -7,10 +7,7 @@ between two operators. A decode step has hundreds of them, each a few microsecon
 from __future__ import annotations
 
 import ctypes
-import sys
-import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,6 +19,7 @@ from tinyllm.models.layers import DecoderLayer, Embedding, HeadNorm, RMSNorm
 from tinyllm.models.linear import Linear
 from tinyllm.models.operators import NativeOperators
 from tinyllm.models.rope import RotaryEmbedding
+from tinyllm.models.torch_shim import LinearHandle, TorchAPI, TorchShim
 from tinyllm.native.library import load_library
 
 __all__ = ["NativeDecoder"]
@@ -29,27 +27,12 @@ __all__ = ["NativeDecoder"]
 Pointer, Int64, Int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
-class _TorchAPI(ctypes.Structure):
-    _fields_ = (
-        ("linear", Pointer),
-        ("from_blob", Pointer),
-        ("data_pointer", Pointer),
-        ("release", Pointer),
-        ("dtype", Int32),
-        ("device_type", Int32),
-    )
-
-
-class _Linear(ctypes.Structure):
-    _fields_ = (("weight", Pointer), ("bias", Pointer))
-
-
 class _Layer(ctypes.Structure):
     _fields_ = (
-        ("qkv", _Linear),
-        ("o", _Linear),
-        ("gate_up", _Linear),
-        ("down", _Linear),
+        ("qkv", LinearHandle),
+        ("o", LinearHandle),
+        ("gate_up", LinearHandle),
+        ("down", LinearHandle),
         ("input_norm", Pointer),
         ("post_attention_norm", Pointer),
         ("q_norm", Pointer),
@@ -61,7 +44,7 @@ class _Layer(ctypes.Structure):
 
 class _DecodeArgs(ctypes.Structure):
     _fields_ = (
-        ("torch", ctypes.POINTER(_TorchAPI)),
+        ("torch", ctypes.POINTER(TorchAPI)),
         ("layers", Pointer),
         ("num_layers", Int64),
         ("num_tokens", Int64),
@@ -87,22 +70,6 @@ class _DecodeArgs(ctypes.Structure):
     )
 
 
-_SHIM: Final = {
-    "linear": "aoti_torch_cpu__linear_pointwise",
-    "from_blob": "aoti_torch_create_tensor_from_blob",
-    "data_pointer": "aoti_torch_get_data_ptr",
-    "release": "aoti_torch_delete_tensor_object",
-}
-"""PyTorch's C functions, by what they are called in `_TorchAPI`. Its compiled models are linked to them."""
-
-
-_SUFFIX: Final = "dylib" if sys.platform == "darwin" else "so"
-_TORCH_LIBRARY: Final = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{_SUFFIX}"
-
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.argtypes, _capsule_pointer.restype = (ctypes.py_object, ctypes.c_char_p), Pointer
-
-
 OUT_OF_RANGE: Final = -1
 
 
@@ -118,10 +85,9 @@ class NativeDecoder:
     ) -> None:
         """Raises `OSError` or `AttributeError` where PyTorch has no such interface."""
         self._dtype = norm.weight.dtype
-        self._torch = _torch_api(self._dtype)
+        self._shim = TorchShim(self._dtype)
         self._decode = load_library().tinyllm_decode
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_DecodeArgs),), Int32
-        self._release = ctypes.CFUNCTYPE(Int32, Pointer)(self._torch.release)
         self._owners = (embedding, layers, norm)  # whose memory C reads
         self._rotary = rotary
         self._layers = (_Layer * len(layers))(*map(self._layer, layers))
@@ -132,7 +98,7 @@ class NativeDecoder:
         vocab_size, hidden_size = embedding.weight.shape
         intermediate_size = layers[0].mlp.gate_up_proj.out_features // 2
         self._args = _DecodeArgs(
-            torch=ctypes.pointer(self._torch),
+            torch=ctypes.pointer(self._shim.api),
             layers=ctypes.addressof(self._layers),
             num_layers=len(layers),
             hidden_size=hidden_size,
@@ -233,37 +199,15 @@ class NativeDecoder:
     def _layer(self, layer: DecoderLayer) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         return _Layer(
-            qkv=self._linear(attention.qkv_proj),
-            o=self._linear(attention.o_proj),
-            gate_up=self._linear(mlp.gate_up_proj),
-            down=self._linear(mlp.down_proj),
+            qkv=self._shim.linear(attention.qkv_proj),
+            o=self._shim.linear(attention.o_proj),
+            gate_up=self._shim.linear(mlp.gate_up_proj),
+            down=self._shim.linear(mlp.down_proj),
             input_norm=layer.input_layernorm.weight.data_ptr(),
             post_attention_norm=layer.post_attention_layernorm.weight.data_ptr(),
             q_norm=_weight(attention.q_norm),
             k_norm=_weight(attention.k_norm),
         )
-
-    def _linear(self, linear: Linear) -> _Linear:
-        return _Linear(
-            self._handle(linear.weight), None if linear.bias is None else self._handle(linear.bias)
-        )
-
-    def _handle(self, tensor: torch.Tensor) -> int:
-        """Return a new handle of ``tensor`` for C, released with this decoder."""
-        capsule = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
-        handle: int = _capsule_pointer(capsule, None)
-        weakref.finalize(self, self._release, handle)
-        return handle
-
-
-def _torch_api(dtype: torch.dtype) -> _TorchAPI:
-    library = ctypes.CDLL(str(_TORCH_LIBRARY))
-    functions = {field: ctypes.cast(getattr(library, name), Pointer) for field, name in _SHIM.items()}
-    dtype_code = {
-        torch.float32: library.aoti_torch_dtype_float32,
-        torch.bfloat16: library.aoti_torch_dtype_bfloat16,
-    }
-    return _TorchAPI(**functions, dtype=dtype_code[dtype](), device_type=library.aoti_torch_device_type_cpu())
 
 
 def _weight(norm: HeadNorm | None) -> int | None:

@@ -7,23 +7,6 @@
 #include "common.h"
 #include "kernels.h"
 
-typedef void *tensor; /* AtenTensorHandle */
-
-/* PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), found at run time. Each returns 0 if it worked. */
-typedef struct {
-    int32_t (*linear)(tensor x, tensor weight, tensor *bias, const char *post_op, const double **scalars,
-                      int64_t num_scalars, const char **algorithm, tensor *out);
-    int32_t (*from_blob)(void *data, int64_t num_dims, const int64_t *sizes, const int64_t *strides, int64_t offset,
-                         int32_t dtype, int32_t device_type, int32_t device_index, tensor *out);
-    int32_t (*data_pointer)(tensor t, void **out);
-    int32_t (*release)(tensor t);
-    int32_t dtype, device_type;
-} torch_api;
-
-typedef struct {
-    tensor weight, bias; /* packed weight; bias or NULL */
-} linear;
-
 typedef struct {
     linear qkv, o, gate_up, down;
     const void *input_norm, *post_attention_norm, *q_norm, *k_norm; /* the last two or NULL */
@@ -70,6 +53,18 @@ static void attend(const decode_args *d, const layer *l, void *qkv) {
     a.keys = l->keys;
     a.values = l->values;
     tinyllm_attend(&a);
+}
+
+/* Multiply each of `inputs` by one of `linears`: the least that a step can cost. Returns 0 if all of them worked. */
+int32_t tinyllm_multiply_all(const torch_api *torch, const linear *linears, const tensor *inputs, int64_t count) {
+    int32_t failed = 0;
+    for (int64_t i = 0; i < count && !failed; i++) {
+        tensor out = NULL;
+        void *data;
+        failed = multiply(torch, inputs[i], &linears[i], &out, &data);
+        if (out) torch->release(out);
+    }
+    return failed;
 }
 
 /* One layer: adds *x, what the layer before found, to the residual stream, and leaves in *x what this one finds. */

@@ -4,6 +4,23 @@
 
 #include <stdint.h>
 
+typedef void *tensor; /* AtenTensorHandle */
+
+/* PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), found at run time. Each returns 0 if it worked. */
+typedef struct {
+    int32_t (*linear)(tensor x, tensor weight, tensor *bias, const char *post_op, const double **scalars,
+                      int64_t num_scalars, const char **algorithm, tensor *out);
+    int32_t (*from_blob)(void *data, int64_t num_dims, const int64_t *sizes, const int64_t *strides, int64_t offset,
+                         int32_t dtype, int32_t device_type, int32_t device_index, tensor *out);
+    int32_t (*data_pointer)(tensor t, void **out);
+    int32_t (*release)(tensor t);
+    int32_t dtype, device_type;
+} torch_api;
+
+typedef struct {
+    tensor weight, bias; /* packed weight; bias or NULL */
+} linear;
+
 /* Attention with each query row over the tokens up to its own: see paged_attention.c. */
 typedef struct {
     const void *q;             /* [num_tokens, num_heads, head_dim], rows q_stride elements apart */
