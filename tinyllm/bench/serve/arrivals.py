@@ -27,7 +27,8 @@ class Arrivals:
       scaled to that mean rate instead, which leaves the pattern as it is.
 
     ``max_concurrency`` beside a rate bounds the requests in flight; those that are due wait in the client,
-    and the wait is reported as their delay. Raises `ConfigError` for values that make no load.
+    and the wait is reported as their delay. Raises `ConfigError` for values that make no load, or that
+    would mean nothing.
     """
 
     request_rate: float = math.inf
@@ -50,6 +51,13 @@ class Arrivals:
             raise ConfigError(f"--max-concurrency must be at least 1 (got {self.max_concurrency})")
         if self.ramp_up:
             self._check_ramp()
+        elif self.ramp_up_start_rps or self.ramp_up_end_rps:
+            raise ConfigError("--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy")
+        is_drawn = (math.isfinite(self.request_rate) or self.ramp_up) and not self.use_timestamps
+        if self.burstiness != 1 and not is_drawn:
+            raise ConfigError("--burstiness shapes the gaps of --request-rate or of a ramp: give one of them")
+        if self.time_scale != 1 and (not self.use_timestamps or math.isfinite(self.request_rate)):
+            raise ConfigError("--time-scale stretches --replay-timestamps, which --request-rate does already")
 
     @property
     def is_closed(self) -> bool:

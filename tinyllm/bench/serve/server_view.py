@@ -17,6 +17,8 @@ from tinyllm.errors import EngineError
 __all__ = ["load_of", "parse_metrics", "read_metrics", "ready_target"]
 
 RETRY_SECONDS: Final = 0.5
+FINAL: Final = tuple(f"http_{status}" for status in (400, 401, 403, 404, 405, 415, 422))
+"""Problems that another try would find again: a wrong key, a wrong name, a wrong path."""
 _SERIES: Final = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{.*\})? (\S+)")
 _PREFIXES: Final = ("tinyllm:", "vllm:", "sglang:", "llamacpp:", "http_", "process_")
 _LOAD: Final = {
@@ -30,12 +32,13 @@ _LOAD: Final = {
 async def ready_target(target: Target, patience: float) -> Target:
     """Return the target with its model's name, once the server has answered a short request.
 
-    Tries for ``patience`` seconds, at least once. Raises `EngineError` that has the server's last word.
+    Tries for ``patience`` seconds, at least once; a refusal that waiting does not change ends it. Raises
+    `EngineError` that has the server's last word.
     """
     clock = Clock()
     async with open_client(target) as client:
         while (problem := await _problem(client)) is not None:
-            if clock.now() >= patience:
+            if clock.now() >= patience or problem.startswith(FINAL):
                 raise EngineError(f"{target.root} is not ready: {problem}")
             await asyncio.sleep(RETRY_SECONDS)
         return client.target
@@ -51,7 +54,7 @@ async def _problem(client: Client) -> str | None:
         try:
             model = str(json.loads(body)["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
-            return f"/v1/models (status {status}) names no model; name it with --model"
+            return f"http_{status}: /v1/models names no model; name it with --model"
         client.target = dataclasses.replace(client.target, model=model)
     record = RequestRecord(index=-1)
     await client.stream(Dialogue(client.target.backend).ask("Hello"), 1, record, Clock(), Meter())

@@ -9,29 +9,37 @@ from tinyllm.bench.serve.records import RequestRecord
 
 __all__ = ["warnings_of"]
 
-MUCH_CACHED: Final = 0.05
-"""Of prompt tokens; chat templates alone share a little."""
+MOSTLY: Final = 0.5
+"""Of a prompt's tokens: more of them in the cache than chat templates and short words have in common."""
 
 
 def warnings_of(
     requests: Sequence[RequestRecord], summary: Mapping[str, Any], *, ignore_eos: bool, shares_prompts: bool
 ) -> list[str]:
     """Return warnings, each a sentence."""
-    return [*_cache_warnings(summary, shares_prompts), *_token_warnings(requests, ignore_eos)]
+    return [*_cache_warnings(requests, summary, shares_prompts), *_token_warnings(requests, ignore_eos)]
 
 
-def _cache_warnings(summary: Mapping[str, Any], shares_prompts: bool) -> Iterator[str]:
-    share = summary["cached_share"]
-    if share is None and summary["completed"]:
+def _cache_warnings(
+    requests: Sequence[RequestRecord], summary: Mapping[str, Any], shares_prompts: bool
+) -> Iterator[str]:
+    if summary["cached_share"] is None and summary["completed"]:
         yield (
             "the server does not say how many prompt tokens its cache had: if it has served these prompts "
             "before (the same --seed), results are too good"
         )
-    elif share is not None and share > MUCH_CACHED and not shares_prompts:
+    known = sum(_is_known(record) for record in requests)
+    if known and not shares_prompts:
         yield (
-            f"{share:.0%} of prompt tokens came from the server's prefix cache: it has served these prompts "
-            "before, so results are too good; take another --seed, or reset its cache"
+            f"{known} of {len(requests)} prompts were mostly in the server's prefix cache: it has served "
+            "them before, so results are too good; take another --seed, or reset its cache"
         )
+
+
+def _is_known(record: RequestRecord) -> bool:
+    return bool(record.ok and record.prompt_tokens) and (
+        (record.cached_tokens or 0) > MOSTLY * (record.prompt_tokens or 0)
+    )
 
 
 def _token_warnings(requests: Sequence[RequestRecord], ignore_eos: bool) -> Iterator[str]:
