@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 FAKE = (sys.executable, "-m", "tests.server.fake_server")
@@ -65,6 +66,11 @@ class ServerProcess:
             assert self.process.poll() is None, "\n".join(self.lines)
             assert time.monotonic() < end, "\n".join(self.lines[-20:])
             time.sleep(0.01)
+
+    def processor_seconds(self) -> float:
+        """Return how long the process has computed, all its threads together."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples."""
