@@ -39,8 +39,14 @@ class Arm:
 
     def is_installed(self) -> bool:
         """Whether its environment has what it needs."""
-        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({self.module!r}) is None)"
-        return subprocess.run([self.python, "-c", code], check=False).returncode == 0
+        return is_importable(self.python, self.module)
+
+
+def is_importable(python: str, module: str) -> bool:
+    """Whether an interpreter has a module."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    done = subprocess.run([python, "-c", code], check=False, stderr=subprocess.DEVNULL)
+    return done.returncode == 0
 
 
 class Worker:

@@ -1,0 +1,84 @@
+"""The serving study side by side: tables of all servers, then every run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tinyllm.bench.plots.page import Section, Table
+from tinyllm.bench.plots.runs import runs_of, sections, words_of
+from tinyllm.bench.table import environment_line
+
+OURS = "tinyllm"
+
+
+def study_sections(result: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield what the page shows."""
+    backends = result["backends"]
+    yield Section("Which load each sustains", words_of(result, ""), capacity_table(backends))
+    yield Section(
+        "Output tokens a second",
+        ["More is better; the last column is tinyllm over the best other server."],
+        side_by_side(backends, "output_throughput"),
+    )
+    for percentile in ("p50", "p99"):
+        yield Section(
+            f"Time to first token, {percentile}, ms",
+            ["Less is better; the last column is tinyllm over the best other server."],
+            side_by_side(backends, "ttft_ms", percentile),
+        )
+    yield from sections(
+        "Every run", runs_of(result, ""), [environment_line(result["metadata"]["environment"])]
+    )
+    failures = [
+        f"{name}, {what}: {words}"
+        for name, found in backends.items()
+        for what, words in found["failures"].items()
+    ]
+    if failures:
+        yield Section("What failed or was left out", failures)
+
+
+def capacity_table(backends: Mapping[str, Any]) -> Table | None:
+    """Return C_ref of each server, and how many requests are good at parts of it."""
+    rows = []
+    for name, found in backends.items():
+        report = found["capacity"]
+        if report is None or report["capacity"]["c_ref"] is None:
+            continue
+        levels: dict[float, list[float]] = {}
+        for level in report["levels"]:
+            levels.setdefault(level["fraction"], []).append(level["summary"]["good_ratio"])
+        worst = ", ".join(f"{fraction:g}: {min(ratios):.3f}" for fraction, ratios in levels.items())
+        rows.append((name, f"{report['capacity']['c_ref']:.3g}", worst))
+    return (
+        Table(("server", "C_ref, requests/s", "least good ratio of a window, by part of C_ref"), rows)
+        if rows
+        else None
+    )
+
+
+def side_by_side(backends: Mapping[str, Any], figure: str, percentile: str | None = None) -> Table | None:
+    """Return one figure of every load of every server, and what ours is over the best of the others."""
+    loads = dict.fromkeys(cell["name"] for found in backends.values() for cell in found["cells"])
+    best = min if percentile else max
+    rows = []
+    for load in loads:
+        values = {
+            name: value
+            for name, found in backends.items()
+            for cell in found["cells"]
+            if cell["name"] == load and (value := _value(cell["summary"], figure, percentile)) is not None
+        }
+        others = [value for name, value in values.items() if name != OURS]
+        ratio = f"{values[OURS] / best(others):.2f}" if OURS in values and others and best(others) else ""
+        rows.append((load, *(f"{values[name]:,.1f}" if name in values else "" for name in backends), ratio))
+    return Table(("load", *backends, "ratio"), rows) if rows else None
+
+
+def _value(summary: Mapping[str, Any], figure: str, percentile: str | None) -> float | None:
+    """Return a figure of a run in which every request was answered; a run with failures has none."""
+    value = summary[figure] if summary["failed"] == 0 else None
+    if value is None or percentile is None:
+        return value
+    return float(value[percentile])
