@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from tinyllm.bench.serve.settings import ArrivalOptions, DatasetOptions, ServerOptions
 from tinyllm.config import EngineConfig
 from tinyllm.metrics import EngineMetrics
 from tinyllm.params import SamplingParams
@@ -137,6 +138,9 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "SamplingParams": lambda: fields_of(SamplingParams),
     "EngineConfig": lambda: fields_of(EngineConfig),
     "ServerConfig": lambda: fields_of(ServerConfig, without=EngineConfig),
+    "BenchServer": lambda: fields_of(ServerOptions),
+    "BenchDataset": lambda: fields_of(DatasetOptions),
+    "BenchArrivals": lambda: fields_of(ArrivalOptions),
     "Metrics": lambda: metric_rows(EngineMetrics("model").registry),
     "HTTPMetrics": http_metric_rows,
     "Endpoints": endpoint_rows,

@@ -113,7 +113,7 @@ class DatasetOptions(_Options):
     max_output_len: Positive = 1024
     """Longest answer: longer ones are clipped."""
     window: Natural = 0
-    """Which part of a ``burstgpt`` trace: window K has the requests from K x ``num_prompts`` on."""
+    """Which part of a ``burstgpt`` trace: window K comes after K others of this size, warm-ups included."""
     burstgpt_burstiness: Annotated[float, Field(gt=0)] = 0.5
     """Shape of the gamma distribution of the gaps, without a file; below 1 is bursty."""
 
