@@ -23,14 +23,26 @@ typedef struct {
     vec acc[ROWS][MAX_DIM / LANES];
 } tile_state;
 
-/* Absorb the span that starts at `start`, `count` tokens of 64; row r sees tokens up to last[r].
+/* Ask for what two vectors of keys and of values from `at` on take: read in order, memory comes too late. */
+INLINE void fetch_ahead(const void *keys, const void *values, int64_t at, int bf16) {
+    int64_t size = bf16 ? 2 : 4;
+    for (int64_t line = 0; line < 2 * LANES * size; line += 64) {
+        __builtin_prefetch((const char *)keys + at * size + line, 0, 2);
+        __builtin_prefetch((const char *)values + at * size + line, 0, 2);
+    }
+}
+
+/* Absorb the span that starts at `start`, `count` tokens of 64; row r sees tokens up to last[r]. While it computes,
+ * the span whose groups lie at `ahead`, if any, is fetched.
  * Values past `count` are not touched: a freed block may hold anything, and 0 times NaN is NaN. */
 INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys, const void *values,
-                        const int64_t *offset, int64_t start, int64_t count, const int64_t *last, int dim, int bf16) {
+                        const int64_t *offset, const int64_t *ahead, int64_t start, int64_t count,
+                        const int64_t *last, int dim, int bf16) {
     vec score[ROWS][GROUPS];
     for (int pair = 0; pair < GROUPS; pair += 2) { /* more sums than these do not stay in registers */
         vec sum[ROWS][2] = {{{0}}};
         for (int d = 0; d < dim; d++) {
+            if (ahead) fetch_ahead(keys, values, ahead[pair + 2 * d / dim] + 2 * d % dim * LANES, bf16);
             vec key[2];
             for (int g = 0; g < 2; g++) key[g] = load(keys, offset[pair + g] + (int64_t)d * LANES, bf16);
             for (int r = 0; r < ROWS; r++)
@@ -89,6 +101,16 @@ INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys
     }
 }
 
+/* Where the groups of tokens from `start` on lie; those past the end, which are masked, count as the first. */
+INLINE void locate_span(const attention_args *a, const int32_t *table, int64_t kv_head, int64_t start, int64_t end,
+                        int dim, int64_t *offset) {
+    for (int g = 0; g < GROUPS; g++) {
+        int64_t token = start + g * LANES < end ? start + g * LANES : start;
+        int64_t block = table[token / a->block_size], inside = token % a->block_size / LANES;
+        offset[g] = ((block * a->num_kv_heads + kv_head) * (a->block_size / LANES) + inside) * LANES * dim;
+    }
+}
+
 /* One tile of rows, one KV head, one part of the sequence: leaves maximum, sum and values in `record`. */
 INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row, int64_t kv_head, int64_t part,
                         float *record, int dim, int bf16) {
@@ -115,16 +137,15 @@ INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row,
         for (int j = 0; j < dim / LANES; j++) state.acc[r][j] = splat(0);
     }
     int64_t stop = (part + 1) * PART < end ? (part + 1) * PART : end;
-    for (int64_t start = part * PART; start < stop; start += SPAN) {
-        int64_t offset[GROUPS];
-        for (int g = 0; g < GROUPS; g++) {
-            int64_t token = start + g * LANES < end ? start + g * LANES : start; /* past the end: masked anyway */
-            int64_t block = table[token / a->block_size], inside = token % a->block_size / LANES;
-            offset[g] = ((block * a->num_kv_heads + kv_head) * (a->block_size / LANES) + inside) * LANES * dim;
-        }
+    int64_t offset[2][GROUPS];
+    locate_span(a, table, kv_head, part * PART, end, dim, offset[0]);
+    for (int64_t start = part * PART, turn = 0; start < stop; start += SPAN, turn ^= 1) {
+        int64_t *next = NULL;
+        if (start + SPAN < stop) locate_span(a, table, kv_head, start + SPAN, end, dim, next = offset[turn ^ 1]);
+        int64_t *ahead = num_rows <= ROWS ? next : NULL;
         int64_t count = end - start < SPAN ? end - start : SPAN;
-        if (count == SPAN) absorb_span(&state, q, a->keys, a->values, offset, start, SPAN, last, dim, bf16);
-        else absorb_span(&state, q, a->keys, a->values, offset, start, count, last, dim, bf16);
+        if (count == SPAN) absorb_span(&state, q, a->keys, a->values, offset[turn], ahead, start, SPAN, last, dim, bf16);
+        else absorb_span(&state, q, a->keys, a->values, offset[turn], ahead, start, count, last, dim, bf16);
     }
     for (int r = 0; r < ROWS; r++) {
         record[r] = state.max[r];
