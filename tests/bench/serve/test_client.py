@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.bench.serve.scripted import Reply, Script, scripted, whole
-from tinyllm.bench.serve.client import Client, Clock, Meter, Target, open_client
+from tinyllm.bench.serve.client import Client, Target, open_client
+from tinyllm.bench.serve.meter import Clock, Meter
 from tinyllm.bench.serve.records import RequestRecord
 from tinyllm.bench.serve.samples import CHAT, Dialogue, Prompt
 from tinyllm.errors import ConfigError

@@ -1,20 +1,16 @@
-"""`Client`: sends requests to an OpenAI-compatible server and writes down when each chunk came.
-
-It shares its cores with the server it measures, so per chunk there is one split, one `json.loads`, and a
-few dictionary look-ups.
-"""
+"""`Client`: sends requests to an OpenAI-compatible server, and answers to their records."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tinyllm.bench.serve.events import DONE, EventError, EventParser
+from tinyllm.bench.serve.answer import Answer, fail, message_of
+from tinyllm.bench.serve.events import EventError
+from tinyllm.bench.serve.meter import Clock, Meter
 from tinyllm.bench.serve.records import RequestRecord
 from tinyllm.bench.serve.samples import CHAT, COMPLETIONS, Prompt
 from tinyllm.errors import ConfigError
@@ -24,7 +20,7 @@ try:
 except ImportError as error:
     raise ConfigError("bench serve needs aiohttp: pip install 'tinyllm[bench]'") from error
 
-__all__ = ["Client", "Clock", "Meter", "Target", "open_client"]
+__all__ = ["Client", "Target", "open_client"]
 
 ENDPOINTS: Final = {COMPLETIONS: "/v1/completions", CHAT: "/v1/chat/completions"}
 IDLE_SECONDS: Final = 2.0
@@ -33,7 +29,6 @@ fails for that reason says nothing about the server."""
 CONNECT_SECONDS: Final = 30.0
 ASIDE_SECONDS: Final = 60.0
 """For what is asked beside the load."""
-MESSAGE_LENGTH: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +93,6 @@ class Target:
         }
 
 
-class Clock:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    def now(self) -> float:
-        """Return the time."""
-        return time.perf_counter() - self._start
-
-    async def until(self, moment: float) -> None:
-        """Return at ``moment``, or at once if it has passed."""
-        await asyncio.sleep(max(0.0, moment - self.now()))
-
-
-@dataclass(slots=True)
-class Meter:
-    """What the client sees at this moment."""
-
-    in_flight: int = 0
-    output_chunks: int = 0
-
-
 class Client:
     """Requests to one server over one pool of connections."""
 
@@ -133,7 +105,7 @@ class Client:
     ) -> str:
         """Send a request, fill in its record, and return the answer's text. Never raises for a failure."""
         data = json.dumps(self.target.body(ask, max_tokens)).encode()
-        answer = _Answer(record, clock, meter)
+        answer = Answer(record, clock, meter)
         record.asked_tokens = max_tokens
         record.sent = clock.now()
         meter.in_flight += 1
@@ -145,13 +117,13 @@ class Client:
                         answer.receive(received)
                     answer.end()
         except TimeoutError:
-            _fail(record, "timeout", f"no whole answer within {self.target.timeout:g} s")
+            fail(record, "timeout", f"no whole answer within {self.target.timeout:g} s")
         except aiohttp.ClientConnectorError as error:
-            _fail(record, "connect", str(error.os_error))
+            fail(record, "connect", str(error.os_error))
         except (aiohttp.ClientError, OSError) as error:
-            _fail(record, "disconnected", str(error) or type(error).__name__)
+            fail(record, "disconnected", str(error) or type(error).__name__)
         except (EventError, ValueError) as error:
-            _fail(record, "bad_stream", str(error))
+            fail(record, "bad_stream", str(error))
         finally:
             meter.in_flight -= 1
         if record.error is not None or record.finished is None:
@@ -192,103 +164,17 @@ async def open_client(target: Target) -> AsyncIterator[Client]:
         yield Client(target, session)
 
 
-class _Answer:
-    """An answer as it comes in."""
-
-    def __init__(self, record: RequestRecord, clock: Clock, meter: Meter) -> None:
-        self.text: list[str] = []
-        self._record, self._clock, self._meter = record, clock, meter
-        self._parser = EventParser()
-        self._first_chunk: float | None = None
-        self._done = False
-
-    def receive(self, received: bytes) -> None:
-        now = self._clock.now()
-        for data in self._parser.feed(received):
-            if data == DONE:
-                self._done = True
-            else:
-                self._chunk(json.loads(data), now)
-
-    def end(self) -> None:
-        """Check that all has come, and complete the record."""
-        record = self._record
-        if record.first is None:
-            record.first = self._first_chunk
-        if record.output_tokens is None:
-            record.output_tokens = len(record.chunks)
-        if record.error is None and not self._done and record.finish_reason is None:
-            _fail(record, "incomplete", "the stream ended without a finish reason and without [DONE]")
-        elif record.error is None and record.first is None:
-            _fail(record, "incomplete", "the stream ended without a chunk")
-
-    def _chunk(self, chunk: Any, now: float) -> None:
-        if not isinstance(chunk, dict):
-            raise EventError("a chunk is no JSON object")
-        if chunk.get("error"):
-            _fail(self._record, "stream_error", _message_of(chunk))
-        if choices := chunk.get("choices"):
-            self._choice(choices[0], now)
-        if usage := chunk.get("usage"):
-            self._usage(usage)
-
-    def _choice(self, choice: Mapping[str, Any], now: float) -> None:
-        record = self._record
-        if self._first_chunk is None:
-            self._first_chunk = now
-        record.finished = now
-        if text := _output_of(choice):
-            if record.first is None:
-                record.first = now
-            record.chunks.append(now)
-            self._meter.output_chunks += 1
-            self.text.append(text)
-        if reason := choice.get("finish_reason"):
-            record.finish_reason = reason
-
-    def _usage(self, usage: Mapping[str, Any]) -> None:
-        record = self._record
-        record.usage = isinstance(usage.get("completion_tokens"), int)
-        record.prompt_tokens = usage.get("prompt_tokens")
-        record.output_tokens = usage.get("completion_tokens")
-        record.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-
-
-def _output_of(choice: Mapping[str, Any]) -> str:
-    """Return the output in a chunk. One that has only a role, or only a finish reason, has none."""
-    if "text" in choice:
-        return choice["text"] or ""
-    delta = choice.get("delta") or {}
-    text = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
-    if text:
-        return str(text)
-    return json.dumps(delta["tool_calls"]) if delta.get("tool_calls") else ""
-
-
 async def _is_stream(response: aiohttp.ClientResponse, record: RequestRecord) -> bool:
     """Return whether events follow; if not, put into the record what came instead."""
     if response.status == 200 and response.content_type == "text/event-stream":
         return True
     body = await response.read()
     if response.status == 200:
-        _fail(record, "bad_stream", f"the answer is {response.content_type}, not text/event-stream")
+        fail(record, "bad_stream", f"the answer is {response.content_type}, not text/event-stream")
         return False
     try:
-        message = _message_of(json.loads(body))
+        message = message_of(json.loads(body))
     except ValueError:
         message = body.decode(errors="replace")
-    _fail(record, f"http_{response.status}", message or response.reason or "")
+    fail(record, f"http_{response.status}", message or response.reason or "")
     return False
-
-
-def _message_of(body: Any) -> str:
-    error = body.get("error", body) if isinstance(body, dict) else body
-    if isinstance(error, dict):
-        error = error.get("message") or error.get("detail") or json.dumps(error)
-    return str(error)
-
-
-def _fail(record: RequestRecord, kind: str, message: str) -> None:
-    """Note a failure; the first one counts."""
-    if record.error is None:
-        record.error, record.message = kind, message[:MESSAGE_LENGTH]

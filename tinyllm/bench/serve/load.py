@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tinyllm.bench.serve.arrivals import Arrivals
-from tinyllm.bench.serve.client import Client, Clock, Meter, Target, open_client
+from tinyllm.bench.serve.client import Client, Target, open_client
 from tinyllm.bench.serve.lag import LagWatch, lag_warnings
+from tinyllm.bench.serve.meter import Clock, Meter
 from tinyllm.bench.serve.metrics import PERCENTILES, summarize
 from tinyllm.bench.serve.records import Limits, RequestRecord, RunResult, TimelinePoint
 from tinyllm.bench.serve.samples import Dialogue, Sample

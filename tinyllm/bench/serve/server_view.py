@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tinyllm.bench.serve.client import Client, Clock, Meter, Target, open_client
+from tinyllm.bench.serve.client import Client, Target, open_client
+from tinyllm.bench.serve.meter import Clock, Meter
 from tinyllm.bench.serve.records import RequestRecord
 from tinyllm.bench.serve.samples import Dialogue
 from tinyllm.errors import EngineError
