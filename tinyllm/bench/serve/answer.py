@@ -1,7 +1,7 @@
 """`Answer`: the chunks of one streamed answer, as they come in.
 
-The client shares its cores with the server it measures, so per chunk there is one split, one `json.loads`, and
-a few dictionary look-ups.
+The client shares its cores with the server it measures, so per chunk there is one split, one `json.loads`
+and a few dictionary look-ups.
 """
 
 from __future__ import annotations
