@@ -23,12 +23,12 @@ typedef struct {
     vec acc[ROWS][MAX_DIM / LANES];
 } tile_state;
 
-/* Ask for what two vectors of keys and of values from `at` on take: read in order, memory comes too late. */
-INLINE void fetch_ahead(const void *keys, const void *values, int64_t at, int bf16) {
-    int64_t size = bf16 ? 2 : 4;
+/* Ask for two vectors of a span's keys and two of its values, `i` of the 2 * dim such pairs: memory is slow to come. */
+INLINE void fetch_ahead(const void *keys, const void *values, const int64_t *offset, int i, int dim, int bf16) {
+    int64_t size = bf16 ? 2 : 4, at = (offset[2 * i / dim] + 2 * i % dim * LANES) * size;
     for (int64_t line = 0; line < 2 * LANES * size; line += 64) {
-        __builtin_prefetch((const char *)keys + at * size + line, 0, 2);
-        __builtin_prefetch((const char *)values + at * size + line, 0, 2);
+        __builtin_prefetch((const char *)keys + at + line, 0, 2);
+        __builtin_prefetch((const char *)values + at + line, 0, 2);
     }
 }
 
@@ -42,7 +42,7 @@ INLINE void absorb_span(tile_state *state, float (*q)[MAX_DIM], const void *keys
     for (int pair = 0; pair < GROUPS; pair += 2) { /* more sums than these do not stay in registers */
         vec sum[ROWS][2] = {{{0}}};
         for (int d = 0; d < dim; d++) {
-            if (ahead) fetch_ahead(keys, values, ahead[pair + 2 * d / dim] + 2 * d % dim * LANES, bf16);
+            if (ahead) fetch_ahead(keys, values, ahead, pair / 2 * dim + d, dim, bf16);
             vec key[2];
             for (int g = 0; g < 2; g++) key[g] = load(keys, offset[pair + g] + (int64_t)d * LANES, bf16);
             for (int r = 0; r < ROWS; r++)
@@ -119,6 +119,11 @@ INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row,
     int64_t position0 = a->seq_lens[seq] - (a->query_start_loc[seq + 1] - token0);
     const int32_t *table = a->block_tables + seq * a->max_blocks;
 
+    int64_t offset[2][GROUPS]; /* of this span and the next */
+    int is_alone = num_rows <= ROWS; /* no other tile reads the same keys and values, so they are in no cache */
+    locate_span(a, table, kv_head, part * PART, a->seq_lens[seq], dim, offset[0]);
+    for (int i = 0; is_alone && i < 2 * dim; i++) fetch_ahead(a->keys, a->values, offset[0], i, dim, bf16);
+
     float q[ROWS][MAX_DIM];
     int64_t last[ROWS], end = 0;
     for (int r = 0; r < ROWS; r++) {
@@ -137,12 +142,10 @@ INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row,
         for (int j = 0; j < dim / LANES; j++) state.acc[r][j] = splat(0);
     }
     int64_t stop = (part + 1) * PART < end ? (part + 1) * PART : end;
-    int64_t offset[2][GROUPS];
-    locate_span(a, table, kv_head, part * PART, end, dim, offset[0]);
     for (int64_t start = part * PART, turn = 0; start < stop; start += SPAN, turn ^= 1) {
         int64_t *next = NULL;
         if (start + SPAN < stop) locate_span(a, table, kv_head, start + SPAN, end, dim, next = offset[turn ^ 1]);
-        int64_t *ahead = num_rows <= ROWS ? next : NULL;
+        int64_t *ahead = is_alone ? next : NULL;
         int64_t count = end - start < SPAN ? end - start : SPAN;
         if (count == SPAN) absorb_span(&state, q, a->keys, a->values, offset[turn], ahead, start, SPAN, last, dim, bf16);
         else absorb_span(&state, q, a->keys, a->values, offset[turn], ahead, start, count, last, dim, bf16);
