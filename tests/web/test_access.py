@@ -139,6 +139,25 @@ def test_text_from_right_to_left(stand_in: StandIn, open_page: Any) -> None:
     assert page.page.locator(".user p").evaluate(direction) == "rtl"
 
 
+def test_marks_beside_text_from_right_to_left_are_at_its_side(stand_in: StandIn, open_page: Any) -> None:
+    """The numbers of a list, the line of a quote, and the first column of a table."""
+    text = "1. ראשון\n2. שני\n\n> ציטוט\n\n| שם | מספר |\n|---|---|\n| תפוח | 3 |\n\n1. one\n\n> quote"
+    stand_in.plan = lambda body: Plan(pieces=[text])
+    page = open_page(stand_in.url, width=360, height=740)
+    page.send("Hi")
+    page.wait_done()
+    direction = "es => es.map((e) => getComputedStyle(e).direction)"
+    body = page.page.locator(".assistant .body")
+    assert body.locator("ol").evaluate_all(direction) == ["rtl", "ltr"]
+    assert body.locator("blockquote").evaluate_all(direction) == ["rtl", "ltr"]
+    first, second = (body.locator("th").nth(at).bounding_box()["x"] for at in (0, 1))
+    assert first > second
+    gap = body.locator("ol").first.evaluate(
+        "e => e.getBoundingClientRect().right - e.firstChild.getBoundingClientRect().right"
+    )
+    assert gap >= 20  # room for the numbers
+
+
 @pytest.mark.parametrize(("width", "height"), [*SIZES, (320, 500)])
 def test_nothing_sticks_out(stand_in: StandIn, open_page: Any, width: int, height: int) -> None:
     long = "x" * 300

@@ -84,7 +84,10 @@ def test_edits_and_new_answers_are_branches(stand_in: StandIn, open_page: Any) -
     page.wait_done()
     expect(page.page.locator(".message")).to_have_count(2)
     assert page.answer() == "You said uno (1)."
-    page.page.locator(".user").first.hover()
+    page.page.mouse.move(0, 0)
+    branches = page.page.locator(".user .branches")
+    expect(branches).to_have_text("2/2")
+    expect(branches).to_have_css("opacity", "1")  # seen without pointing at the message
     page.page.click("[aria-label='Previous version']")
     expect(page.page.locator(".message")).to_have_count(4)
     assert page.answer() == "You said two (3)."
@@ -199,6 +202,50 @@ def test_settings_go_into_the_request(stand_in: StandIn, open_page: Any) -> None
         False,
         False,
     )
+
+
+def test_what_cannot_be_a_setting_stays_to_be_put_right(stand_in: StandIn, open_page: Any) -> None:
+    page = open_page(stand_in.url)
+    page.page.keyboard.press("Alt+s")
+    temperature, problem = page.page.locator("#field-temperature"), page.page.locator("#problem-temperature")
+    temperature.fill("0,5")  # as many people write it
+    expect(problem).to_have_text("")
+    temperature.fill("0.5x")
+    page.page.fill("#field-top_k", "12")
+    expect(temperature).to_have_value("0.5x")
+    expect(temperature).to_have_attribute("aria-invalid", "true")
+    expect(problem).to_have_text("This is not a number.")
+    page.send("Hi")
+    page.wait_done()
+    assert (stand_in.bodies[0]["temperature"], stand_in.bodies[0]["top_k"]) == (0.5, 12)
+    page.page.get_by_label("Preset").select_option("Precise")
+    expect(temperature).to_have_value("0")
+    expect(temperature).to_have_attribute("aria-invalid", "false")
+    expect(problem).to_have_text("")
+
+
+def test_presets_can_be_saved_and_deleted(stand_in: StandIn, open_page: Any) -> None:
+    """Also one that says what another says, or has the name of one that was there."""
+    page = open_page(stand_in.url)
+    page.page.keyboard.press("Alt+s")
+    preset = page.page.get_by_label("Preset")
+    for name, top_k in (("Mine", ""), ("Precise", "5")):
+        page.page.fill("#field-top_k", top_k)
+        page.page.click("text=Save as…")
+        page.page.fill("dialog input", name)
+        page.page.press("dialog input", "Enter")
+        expect(preset).to_have_value(name)
+    page.page.reload()
+    page.page.keyboard.press("Alt+s")
+    expect(preset).to_have_value("Precise")
+    expect(page.page.locator("#field-top_k")).to_have_value("5")
+    page.page.click("text=Delete preset")
+    expect(preset).to_have_value("")
+    preset.select_option("Precise")
+    expect(page.page.locator("#field-temperature")).to_have_value("0")
+    preset.select_option("Mine")
+    page.page.click("text=Delete preset")
+    expect(preset).to_have_value("Server defaults")
 
 
 def test_reasoning_is_in_a_fold(stand_in: StandIn, open_page: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ def test_a_wrong_key(stand_in: StandIn, open_page: Any) -> None:
     page.send("Hi")
     expect(page.page.locator(".failure")).to_contain_text("This server needs an API key")
     page.page.click(".failure >> text=Enter a key")
+    page.page.get_by_role("textbox", name="API key").fill("wrong")
+    page.page.keyboard.press("Enter")
+    expect(page.page.get_by_role("dialog")).to_contain_text("The server does not know this key")
     page.page.get_by_role("textbox", name="API key").fill("right")
     page.page.keyboard.press("Enter")
     expect(page.page.locator(".assistant .body")).to_have_text("Hello there.")
@@ -30,6 +34,25 @@ def test_a_wrong_key(stand_in: StandIn, open_page: Any) -> None:
     assert stand_in.headers[-1]["authorization"] == "Bearer right"
     assert "right" not in page.page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
     page.page.reload()
+    expect(page.page.locator("#notice")).to_contain_text("needs an API key")
+
+
+def test_a_key_that_was_good_and_is_changed_to_a_wrong_one(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.key = "right"
+    page = open_page(stand_in.url)
+    page.allowed = REFUSED
+    page.page.click("#notice >> text=Enter a key")
+    field = page.page.get_by_role("textbox", name="API key")
+    dialog = page.page.get_by_role("dialog")
+    field.fill("right")
+    page.page.keyboard.press("Enter")
+    expect(page.page.locator(".welcome-title")).to_have_text("Talk to stand-in-1B")
+    page.page.keyboard.press("Alt+s")
+    page.page.click("text=API key…")
+    field.fill("wrong")
+    page.page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("does not know this key")
+    page.page.click("dialog >> text=Cancel")
     expect(page.page.locator("#notice")).to_contain_text("needs an API key")
 
 
@@ -50,15 +73,34 @@ def test_a_key_is_kept_only_if_asked(stand_in: StandIn, open_page: Any) -> None:
 
 def test_an_overloaded_server_is_tried_again(stand_in: StandIn, open_page: Any) -> None:
     plans = [Plan(status=429, code="engine_overloaded", headers={"retry-after": "1"})] * 2 + [Plan()]
-    stand_in.plan = lambda body: plans[len(stand_in.bodies) - 1]
+    asked: list[float] = []
+
+    def plan(body: dict[str, Any]) -> Plan:
+        asked.append(time.monotonic())
+        return plans[len(asked) - 1]
+
+    stand_in.plan = plan
     page = open_page(stand_in.url)
     page.allowed = REFUSED
     page.send("Hi")
     expect(page.page.locator(".failure")).to_contain_text("The server is busy")
     expect(page.page.locator(".countdown")).to_contain_text("Trying again in")
     expect(page.page.locator(".assistant .body")).to_have_text("Hello there.")
-    assert len(stand_in.bodies) == 3
+    assert asked[1] - asked[0] >= 1
+    assert asked[2] - asked[1] >= 2  # each time it is left alone for longer
     expect(page.page.locator(".failure")).to_have_count(0)
+
+
+def test_the_page_sees_at_once_that_the_server_goes(stand_in: StandIn, open_page: Any) -> None:
+    page = open_page(stand_in.url)
+    page.allowed = REFUSED
+    expect(page.page.locator(".welcome-title")).to_have_text("Talk to stand-in-1B")
+    stand_in.ready = (503, "server_shutting_down")
+    stand_in.plan = lambda body: Plan(status=503, code="server_shutting_down")
+    page.send("Hi")
+    expect(page.page.locator("#notice")).to_contain_text("The server is shutting down")
+    stand_in.ready = (200, None)
+    expect(page.page.locator("#notice")).to_contain_text("The server is back")
 
 
 def test_waiting_for_another_try_can_be_ended(stand_in: StandIn, open_page: Any) -> None:

@@ -62,8 +62,8 @@ export class Answers extends EventTarget {
 	}
 
 	#wait(conversation, path, message, tries) {
-		const asked = message.failure.retryAfter ?? 1;
-		const seconds = Math.min(LONGEST_WAIT, Math.max(asked, 1) * (1 + 0.2 * Math.random())); // not all at once
+		const asked = message.failure.retryAfter ?? 0;
+		const seconds = Math.min(LONGEST_WAIT, Math.max(asked, 2 ** (tries - 1)) * (1 + 0.2 * Math.random())); // not all at once
 		const timer = setTimeout(() => this.start(conversation, path, message, { tries }), 1000 * seconds);
 		this.#waits.set(message.id, { at: Date.now() + 1000 * seconds, tries, timer, message });
 	}

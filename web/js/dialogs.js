@@ -46,8 +46,8 @@ export function askText(title, label, value, accept) {
 	});
 }
 
-/** The API key: `{ key, keep }`, or null. */
-export function askKey(key, keep) {
+/** The API key: `{ key, keep }`, or null. `isWrong` says that the server refused it. */
+export function askKey(key, keep, isWrong) {
 	const input = el('input', { type: 'password', value: key, autocomplete: 'off', spellcheck: 'false', autofocus: true });
 	const box = el('input', { type: 'checkbox', checked: keep });
 	const content = el('div', {},
@@ -55,7 +55,7 @@ export function askKey(key, keep) {
 		el('label.field', 'API key', input),
 		el('label.check', box, 'Keep it in this browser'),
 	);
-	return ask('API key', content, (close) => {
+	return ask(isWrong ? 'The server does not know this key' : 'API key', content, (close) => {
 		const accept = () => close({ key: input.value.trim(), keep: box.checked });
 		onEnter(input, accept);
 		return [button('Cancel', () => close(null)), button('Use this key', accept, { class: 'button primary' })];
@@ -64,7 +64,7 @@ export function askKey(key, keep) {
 
 export function showKeys(rows) {
 	const list = el('dl.facts', rows.map(([keys, text]) => el('div', el('dt', el('kbd', keys)), el('dd', text))));
-	return ask('Keys', list, (close) => [button('Close', () => close(null), { autofocus: true })]);
+	return ask('Keyboard shortcuts', list, (close) => [button('Close', () => close(null), { autofocus: true })]);
 }
 
 /** Opens a menu at a control. Entries are `{ label, action, danger }`. */

@@ -23,7 +23,7 @@ export class EngineView {
 		this.chart = svg('svg', { class: 'chart', viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', preserveAspectRatio: 'none', 'aria-label': 'Tokens a second' }, this.area, this.line);
 		this.now = el('span.chart-now', '–');
 		this.peak = el('span.help');
-		this.about = el('dl.facts.about');
+		this.about = el('dl.facts');
 		this.element = el('div.engine',
 			this.note,
 			el('div.chart-head', el('span', this.now, ' tokens/s'), this.peak),
@@ -91,7 +91,7 @@ export class EngineView {
 			['Architecture', props.architecture],
 			['Runs on', `${props.device}, ${props.dtype}`],
 			['Context', `${count(props.max_model_len)} tokens`],
-			['KV blocks', `${count(props.num_kv_blocks)} of ${count(props.block_size)} tokens`],
+			['KV blocks', `${count(props.num_kv_blocks)} × ${props.block_size} tokens`],
 			['Server', `tinyllm ${props.version}`],
 		];
 		this.about.replaceChildren(...facts(rows ?? []));

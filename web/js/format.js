@@ -15,5 +15,5 @@ export function duration(ms) {
 export function when(time, now = Date.now()) {
 	const date = new Date(time);
 	const sameDay = new Date(now).toDateString() === date.toDateString();
-	return sameDay ? date.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }) : date.toLocaleDateString();
+	return sameDay ? date.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }) : date.toLocaleDateString([], { month: 'short', day: 'numeric' });
 }

@@ -136,10 +136,12 @@ class App {
 	}
 
 	async enterKey(message = null) {
-		const answer = await askKey(this.settings.key, this.settings.keepKey);
-		if (answer === null) return;
-		this.settings.setKey(answer.key, answer.keep);
-		await this.server.check();
+		for (let isWrong = false; ; isWrong = true) {
+			const answer = await askKey(this.settings.key, this.settings.keepKey, isWrong);
+			if (answer === null) return;
+			this.settings.setKey(answer.key, answer.keep);
+			if (await this.server.takesKey()) break;
+		}
 		if (message) await this.retry(message);
 	}
 
@@ -271,9 +273,7 @@ class App {
 	}
 
 	#showMeters() {
-		const path = pathOf(this.conversation);
-		const active = this.answers.activeIn(path);
-		this.meters.show(path, active && this.answers.runOf(active.id), this.server.props?.max_model_len ?? null);
+		this.meters.show(pathOf(this.conversation), this.server.props?.max_model_len ?? null);
 	}
 
 	async #keep(conversation, messages) {
@@ -300,7 +300,10 @@ class App {
 	}
 
 	#listen() {
-		this.answers.addEventListener('state', () => this.#showState());
+		this.answers.addEventListener('state', ({ detail }) => {
+			this.#showState();
+			if (detail.failure) this.server.check();
+		});
 		this.answers.addEventListener('unsaved', () => this.notice.unsaved());
 		this.server.addEventListener('change', () => {
 			if (!pathOf(this.conversation).length) this.chat.show();

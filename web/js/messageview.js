@@ -182,19 +182,19 @@ export class MessageView {
 	}
 
 	#metaText() {
-		const { message, run } = this;
-		if (run) {
-			if (run.firstAt === null) return `Waiting for the first token · ${duration(performance.now() - run.started)}`;
-			const now = run.currentRate === null ? '' : ` · ${rate(run.currentRate)} tokens/s`;
-			return `${tokensText(run.tokens)}${now}`;
-		}
-		const { timing, usage } = message;
-		const parts = [];
-		if (usage) parts.push(tokensText(usage.completion));
-		if (timing?.rate) parts.push(`${rate(timing.rate)} tokens/s`);
-		if (timing?.first != null) parts.push(`first after ${duration(timing.first)}`);
-		return parts.join(' · ');
+		const { run, message: { timing, usage } } = this;
+		if (!run) return numbers(usage?.completion, timing?.rate, timing?.first);
+		if (run.firstAt === null) return `Waiting for the first token · ${duration(performance.now() - run.started)}`;
+		return numbers(usage?.completion ?? run.tokens, run.currentRate, run.firstAt - run.started);
 	}
+}
+
+function numbers(tokens, perSecond, first) {
+	const parts = [];
+	if (tokens != null) parts.push(tokensText(tokens));
+	if (perSecond) parts.push(`${rate(perSecond)} tokens/s`);
+	if (first != null) parts.push(`first after ${duration(first)}`);
+	return parts.join(' · ');
 }
 
 const countdownText = (wait) => `Trying again in ${Math.max(0, Math.ceil((wait.at - Date.now()) / 1000))} s (${wait.tries} of 5)`;

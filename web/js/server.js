@@ -33,6 +33,14 @@ export class Server extends EventTarget {
 		return this.#asking;
 	}
 
+	/** Whether the server takes the key that was just entered. */
+	async takesKey() {
+		await this.#asking;
+		this.props = null;
+		await this.check();
+		return this.state !== 'key';
+	}
+
 	async #ask() {
 		const before = this.state;
 		try {

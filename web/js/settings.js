@@ -16,7 +16,7 @@ export const FIELDS = [
 	{ name: 'seed', label: 'Seed', min: -(2 ** 53) + 1, max: 2 ** 53 - 1, step: 1, whole: true, otherwise: 'random', help: 'The same seed gives the same answer again.' },
 ];
 
-export const BUILT_IN_PRESETS = {
+const BUILT_IN_PRESETS = {
 	'Server defaults': {},
 	Precise: { temperature: 0 },
 	Balanced: { temperature: 0.7, top_p: 0.95, min_p: 0.05 },
@@ -28,7 +28,7 @@ const DEFAULTS = { system: '', stop: '', stream: true, probabilities: false, val
 /** What a field says about a text that was typed: `{ value }`, null for an empty one, or `{ problem }`. */
 export function parseField(field, text) {
 	if (text.trim() === '') return { value: null };
-	const value = Number(text);
+	const value = Number(field.whole ? text : text.replace(',', '.'));
 	if (!Number.isFinite(value)) return { problem: 'This is not a number.' };
 	if (field.whole && !Number.isInteger(value)) return { problem: 'This must be a whole number.' };
 	if (value < field.min || value > field.max) return { problem: `This must be from ${field.min} to ${field.max}.` };
@@ -85,7 +85,7 @@ export class Settings extends EventTarget {
 	/** The preset that is in force, or ''. */
 	presetName() {
 		const same = (values) => JSON.stringify(sorted(values)) === JSON.stringify(sorted(this.#state.values));
-		return Object.entries(this.presets()).find(([, values]) => same(values))?.[0] ?? '';
+		return Object.entries(this.presets()).findLast(([, values]) => same(values))?.[0] ?? '';
 	}
 
 	/**

@@ -2,7 +2,7 @@
 
 import { askText } from './dialogs.js';
 import { button, el } from './dom.js';
-import { BUILT_IN_PRESETS, FIELDS, parseField } from './settings.js';
+import { FIELDS, parseField } from './settings.js';
 
 export class SettingsView {
 	#inputs = new Map();
@@ -12,7 +12,7 @@ export class SettingsView {
 		const { settings } = app;
 		this.preset = el('select', { onchange: () => this.#apply() });
 		this.remove = button('Delete preset', () => this.#removePreset(), { class: 'button quiet' });
-		this.system = this.#area('system', 'You are a helpful assistant.', 4);
+		this.system = this.#area('system', 'The model’s own, if any', 4);
 		this.stop = this.#area('stop', 'One text a line', 2);
 		this.stream = el('input', { type: 'checkbox', onchange: () => settings.change({ stream: this.stream.checked }) });
 		this.keyNote = el('span.help');
@@ -33,29 +33,28 @@ export class SettingsView {
 	}
 
 	#area(name, placeholder, rows) {
-		const area = el('textarea', { rows, placeholder, dir: 'auto', oninput: () => this.app.settings.change({ [name]: area.value }) });
-		return area;
+		return el('textarea', { rows, placeholder, dir: 'auto', oninput: ({ target }) => this.app.settings.change({ [name]: target.value }) });
 	}
 
 	#field(field) {
-		const problem = el('span.problem', { id: `problem-${field.name}` });
-		const input = el('input', { type: 'text', inputmode: field.whole ? 'numeric' : 'decimal', autocomplete: 'off', 'aria-describedby': `help-${field.name} problem-${field.name}`, oninput: () => this.#typed(field, input, problem) });
-		this.#inputs.set(field.name, input);
-		return el('div.field', el('label', { for: `field-${field.name}` }, field.label), Object.assign(input, { id: `field-${field.name}` }), el('span.help', { id: `help-${field.name}` }, field.help), problem);
+		const { name } = field;
+		const input = el('input', { id: `field-${name}`, type: 'text', inputmode: field.whole ? 'numeric' : 'decimal', autocomplete: 'off', 'aria-describedby': `help-${name} problem-${name}`, oninput: () => this.#typed(field) });
+		this.#inputs.set(name, input);
+		return el('div.field', el('label', { for: input.id }, field.label), input, el('span.help', { id: `help-${name}` }, field.help), el('span.problem', { id: `problem-${name}` }));
 	}
 
-	#typed(field, input, note) {
-		const { value, problem } = parseField(field, input.value);
-		note.textContent = problem ?? '';
-		input.setAttribute('aria-invalid', String(problem !== undefined));
-		if (problem === undefined) this.app.settings.setValue(field.name, value);
+	#typed(field) {
+		const input = this.#inputs.get(field.name);
+		const { value, problem = '' } = parseField(field, input.value);
+		mark(input, problem);
+		if (!problem) this.app.settings.setValue(field.name, value);
 	}
 
-	/** Shows what holds, but does not touch a field that is being typed in. */
+	/** Shows what holds, but does not touch a field that is being typed in, or that has to be put right. */
 	#show() {
 		const { settings } = this.app;
 		const put = (input, text) => {
-			if (input !== document.activeElement) input.value = text;
+			if (input !== document.activeElement && input.ariaInvalid !== 'true') input.value = text;
 		};
 		put(this.system, settings.all.system);
 		put(this.stop, settings.all.stop);
@@ -71,7 +70,7 @@ export class SettingsView {
 		const names = Object.keys(settings.presets());
 		const options = [...names, ...(current ? [] : [''])].map((name) => el('option', { value: name, selected: name === current }, name || 'Your own values'));
 		this.preset.replaceChildren(...options);
-		this.remove.hidden = !current || Object.hasOwn(BUILT_IN_PRESETS, current);
+		this.remove.hidden = !Object.hasOwn(settings.all.presets, current);
 	}
 
 	#showDefaults() {
@@ -81,13 +80,15 @@ export class SettingsView {
 
 	#apply() {
 		const values = this.app.settings.presets()[this.preset.value];
-		if (values) this.app.settings.change({ values: { ...values } });
+		if (!values) return;
+		for (const input of this.#inputs.values()) mark(input, '');
+		this.app.settings.change({ values: { ...values } });
 	}
 
 	async #savePreset() {
 		const { settings } = this.app;
 		const name = await askText('Save these values', 'Name', '', 'Save');
-		if (!name || Object.hasOwn(BUILT_IN_PRESETS, name)) return;
+		if (!name) return;
 		settings.change({ presets: { ...settings.all.presets, [name]: { ...settings.all.values } } });
 	}
 
@@ -96,4 +97,10 @@ export class SettingsView {
 		const { [settings.presetName()]: _, ...presets } = settings.all.presets;
 		settings.change({ presets });
 	}
+}
+
+/** Says beside a field what is wrong with it, if anything. */
+function mark(input, problem) {
+	input.parentElement.lastChild.textContent = problem;
+	input.ariaInvalid = String(problem !== '');
 }

@@ -20,7 +20,7 @@ export class Sidebar {
 		const more = button('Import, export, clear', () => openMenu(more, [
 			{ label: 'Import from a file…', action: () => app.importFile() },
 			{ label: 'Export all as JSON', action: () => app.exportAll() },
-			{ label: 'Keys of this page', action: () => app.showKeys() },
+			{ label: 'Keyboard shortcuts', action: () => app.showKeys() },
 			{ label: 'Delete all conversations…', action: () => app.clearAll(), danger: true },
 		]), { class: 'button quiet', 'aria-haspopup': 'menu', 'aria-expanded': 'false' });
 		byId('sidebar-foot').append(more);
