@@ -9,6 +9,7 @@ from pathlib import Path
 
 # Before torch is imported. Threads that spin long are a hundred times slower beside other processes.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("OMP_WAIT_POLICY", "active")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
