@@ -5,15 +5,8 @@ import { SseParser } from '../../web/js/sse.js';
 
 const FIXTURE =
   '\ufeffdata: {"a":"é 漢字 🎉"}\n\n: ping\n\ndata: one\r\ndata:two\r\n\r\nevent: other\rdata:  spaced\rid: 7\r\r' +
-  'data\n\nretry: 5\nunknown: x\n\ndata: [DONE]\n\ndata: broken off\n';
-const EXPECTED = [
-  { event: 'message', data: '{"a":"é 漢字 🎉"}' },
-  { comment: 'ping' },
-  { event: 'message', data: 'one\ntwo' },
-  { event: 'other', data: ' spaced' },
-  { event: 'message', data: '' },
-  { event: 'message', data: '[DONE]' },
-];
+  'data\n\nretry: 5\nunknown: x\ndatabase: x\ndata2\n\ndata: [DONE]\n\ndata: broken off\n';
+const EXPECTED = ['{"a":"é 漢字 🎉"}', 'one\ntwo', ' spaced', '', '[DONE]'];
 const bytes = new TextEncoder().encode(FIXTURE);
 
 function parse(...chunks) {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ class Plan:
     finish: str = "stop"
     delay: float = 0.0
     """Seconds before the first piece."""
+    raw: Sequence[bytes] | None = None
+    """What is sent instead, as it is; ``cut_after`` then says that the connection breaks after it."""
+    content_type: str = "text/event-stream; charset=utf-8"
 
 
 def envelope(message: str, code: str | None) -> dict[str, Any]:
@@ -75,6 +79,8 @@ class StandIn:
         self.plan: Callable[[dict[str, Any]], Plan] = lambda body: Plan()
         self.ready: tuple[int, str | None] = (200, None)
         self.key: str | None = None
+        self.replies: dict[str, tuple[int, str, bytes]] = {}
+        """By path: a status, a content type and a body that are sent instead."""
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.cancelled: list[str] = []
@@ -93,6 +99,7 @@ class StandIn:
     def reset(self) -> None:
         self.plan = lambda body: Plan()
         self.ready, self.key = (200, None), None
+        self.replies = {}
         for kept in (self.bodies, self.headers, self.cancelled, self.ended):
             kept.clear()
 
@@ -125,6 +132,7 @@ class StandIn:
     def _app(self) -> Quart:
         app = Quart("stand-in", static_folder=None)
         app.config["RESPONSE_TIMEOUT"] = None
+        app.before_request(self._instead)
         app.add_url_rule("/", view_func=self._index)
         app.add_url_rule("/static/<path:name>", view_func=self._static)
         app.add_url_rule("/ready", view_func=self._ready)
@@ -134,6 +142,12 @@ class StandIn:
         app.add_url_rule("/v1/chat/completions/render", view_func=self._render, methods=["POST"])
         app.add_url_rule("/v1/requests/<name>/cancel", view_func=self._cancel, methods=["POST"])
         return app
+
+    async def _instead(self) -> Response | None:
+        if request.path not in self.replies:
+            return None
+        status, content_type, body = self.replies[request.path]
+        return Response(body, status=status, content_type=content_type)
 
     async def _index(self) -> Response:
         return await self._static("index.html")
@@ -180,10 +194,10 @@ class StandIn:
         body = await request.get_json()
         turns = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in body["messages"])
         prompt = turns + "<|im_start|>assistant\n"
-        ids = list(range(len(prompt) // 4))
-        return self._refused() or _json(
-            {"prompt": prompt, "prompt_token_ids": ids, "count": len(ids), "max_model_len": 8192}
-        )
+        parts = re.findall(r"<\|.*?\|>|.", prompt, re.DOTALL)
+        tokens = [{"text": part, "special": part.startswith("<|")} for part in parts]
+        facts = {"prompt": prompt, "count": len(tokens), "max_model_len": 8192}
+        return self._refused() or _json(facts | {"tokens": tokens})
 
     async def _chat(self) -> Response:
         if (refused := self._refused()) is not None:
@@ -194,6 +208,8 @@ class StandIn:
         plan = self.plan(body)
         if plan.status != 200:
             return _json(envelope(plan.message, plan.code), plan.status, plan.headers)
+        if plan.raw is not None:
+            return Response(_raw(plan), content_type=plan.content_type)
         if not body.get("stream"):
             return _json(_whole(body, plan))
         response = Response(self._events(body, plan), content_type="text/event-stream; charset=utf-8")
@@ -224,6 +240,13 @@ class StandIn:
             yield b"data: [DONE]\n\n"
         finally:
             self.ended.append(f"{number}:{count}")
+
+
+async def _raw(plan: Plan) -> AsyncIterator[bytes]:
+    for piece in plan.raw or ():
+        yield piece
+    if plan.cut_after is not None:
+        raise ConnectionError("cut")
 
 
 def _event(value: Any) -> bytes:

@@ -11,6 +11,7 @@ const LONGEST_WAIT = 60;
 export class Answers extends EventTarget {
 	#runs = new Map();
 	#waits = new Map();
+	#conversations = new Map();
 	#saved = new Map();
 
 	constructor(api, settings, store) {
@@ -26,9 +27,14 @@ export class Answers extends EventTarget {
 	/** The answer under way among some messages, or null. */
 	activeIn = (path) => path.find((message) => this.#runs.has(message.id) || this.#waits.has(message.id)) ?? null;
 
-	/** Makes the answer to `path` in `message`, or goes on with it. */
+	/** The conversations with an answer under way. */
+	conversations = () => [...new Set(this.#conversations.values())];
+
+	/** Makes the answer to `path` in `message` anew, or goes on with it. */
 	async start(conversation, path, message, { continues = false, tries = 0 } = {}) {
 		this.forget(message.id);
+		if (!continues) for (const name of ['reasoning', 'thought', 'tokens', 'usage', 'timing']) delete message[name];
+		this.#conversations.set(message.id, conversation);
 		const body = this.settings.bodyFor(continues ? [...path, message] : path, { continues });
 		const run = new Run(this.api, body, message);
 		this.#runs.set(message.id, run);
@@ -43,6 +49,7 @@ export class Answers extends EventTarget {
 		this.#saved.delete(message.id);
 		const again = message.failure && isPassing(message.failure.kind) && message.content === '' && tries < MOST_TRIES;
 		if (again) this.#wait(conversation, path, message, tries + 1);
+		else this.#conversations.delete(message.id);
 		await this.#save(conversation, message);
 		this.#tell('state', message);
 	}
@@ -58,6 +65,7 @@ export class Answers extends EventTarget {
 		if (!wait) return;
 		clearTimeout(wait.timer);
 		this.#waits.delete(id);
+		this.#conversations.delete(id);
 		this.#tell('state', wait.message);
 	}
 
@@ -76,15 +84,10 @@ export class Answers extends EventTarget {
 		const now = performance.now();
 		if (now - (this.#saved.get(message.id) ?? 0) < SAVE_EVERY) return;
 		this.#saved.set(message.id, now);
-		this.#save(conversation, message);
+		this.#save(conversation, { ...message, tokens: undefined }); // these are many, and kept at the end
 	}
 
 	async #save(conversation, message) {
-		if (conversation.isRemoved) return;
-		try {
-			await this.store.save(conversation, [message]);
-		} catch (error) {
-			this.dispatchEvent(new CustomEvent('unsaved', { detail: error }));
-		}
+		if (!conversation.isRemoved) await this.store.save(conversation, [message]);
 	}
 }

@@ -1,6 +1,5 @@
 /** The server's endpoints. Everything goes to where this page came from. */
 
-import { newId } from './dom.js';
 import { RequestFailed, failure, failureFrom } from './failures.js';
 import { SseParser } from './sse.js';
 
@@ -27,21 +26,21 @@ export class Api {
 	}
 
 	/** Yields the chunks of an answer; an answer that does not stream is one chunk of the same form. */
-	async *chat(body, { signal, requestId = newId() }) {
+	async *chat(body, { signal, requestId }) {
 		const response = await this.#fetch('v1/chat/completions', body, signal, requestId);
 		if (!body.stream) {
-			yield wholeAsChunk(await response.json());
+			yield wholeAsChunk(await read(response.json(), signal));
 			return;
 		}
 		const parser = new SseParser();
 		const reader = response.body.getReader();
 		try {
 			for (;;) {
-				const { done, value } = await read(reader, signal);
+				const { done, value } = await read(reader.read(), signal);
 				if (done) throw new RequestFailed(failure('broken'));
-				for (const event of parser.push(value)) {
-					if (event.data === '[DONE]') return;
-					if (event.data) yield chunkOf(event.data);
+				for (const data of parser.push(value)) {
+					if (data === '[DONE]') return;
+					if (data) yield chunkOf(data);
 				}
 			}
 		} finally {
@@ -50,12 +49,13 @@ export class Api {
 	}
 
 	async #json(path, body) {
-		return (await this.#fetch(path, body)).json();
+		return read((await this.#fetch(path, body)).json());
 	}
 
 	async #fetch(path, body, signal, requestId) {
 		const headers = {};
 		const key = this.getKey();
+		if (/[^!-~]/.test(key)) throw new RequestFailed(failure('key')); // no header can have it
 		if (key) headers.authorization = `Bearer ${key}`;
 		if (body) headers['content-type'] = 'application/json';
 		if (requestId) headers['x-request-id'] = requestId;
@@ -73,22 +73,17 @@ export class Api {
 	}
 }
 
-async function read(reader, signal) {
+async function read(body, signal) {
 	try {
-		return await reader.read();
+		return await body;
 	} catch (error) {
-		if (signal.aborted) throw error;
-		throw new RequestFailed(failure('broken'));
+		if (signal?.aborted) throw error;
+		throw new RequestFailed(failure(error instanceof SyntaxError ? 'garbled' : 'broken'));
 	}
 }
 
 function chunkOf(data) {
-	let chunk;
-	try {
-		chunk = JSON.parse(data);
-	} catch {
-		throw new RequestFailed(failure('broken'));
-	}
+	const chunk = JSON.parse(data);
 	if (chunk.error) throw new RequestFailed(failureFrom(0, chunk));
 	return chunk;
 }

@@ -1,8 +1,9 @@
 /** The conversation on the page: which messages are shown, and how they keep up with answers under way. */
 
 import { pathOf } from './conversation.js';
-import { byId, copyFrom, el, iconButton } from './dom.js';
+import { byId, copyFrom, el, iconButton, keepFocus } from './dom.js';
 import { Follow } from './follow.js';
+import { count } from './format.js';
 import { MessageView } from './messageview.js';
 import { Speaker } from './speaker.js';
 
@@ -37,28 +38,31 @@ export class ChatView {
 
 	show() {
 		const { conversation } = this.app;
-		if (this.#shown !== conversation) this.#views.clear();
 		const isOther = this.#shown !== conversation;
+		if (isOther) this.#views.clear();
 		this.#shown = conversation;
-		const path = pathOf(conversation);
-		const views = path.map((message) => this.#viewFor(message));
-		for (const id of this.#views.keys()) if (!path.some((message) => message.id === id)) this.#views.delete(id);
-		this.log.replaceChildren(...(views.length ? views.map((view) => view.element) : [this.#welcome()]));
-		this.log.classList.toggle('empty', !views.length);
+		this.#views = new Map(pathOf(conversation).map((message) => [message.id, this.viewOf(message.id) ?? new MessageView(this.app, message)]));
+		const isEmpty = !this.#views.size;
+		this.#put(isEmpty ? [this.#welcome()] : Array.from(this.#views.values(), (view) => view.element));
+		this.log.classList.toggle('empty', isEmpty);
 		if (isOther) this.follow.toEnd();
 		else this.follow.grown();
 	}
 
-	#viewFor(message) {
-		const known = this.#views.get(message.id);
-		if (known) known.refresh();
-		else this.#views.set(message.id, new MessageView(this.app, message));
-		return this.#views.get(message.id);
+	/** Puts elements into the log. Those that are in their place already stay untouched. */
+	#put(elements) {
+		const { children } = this.log;
+		let same = 0;
+		while (same < elements.length && children[same] === elements[same]) same += 1;
+		keepFocus(this.log, () => {
+			while (children.length > same) this.log.lastChild.remove();
+			this.log.append(...elements.slice(same));
+		}, () => this.app.composer.action);
 	}
 
 	#welcome() {
 		const { props } = this.app.server;
-		const context = props ? ` It reads up to ${props.max_model_len.toLocaleString()} tokens.` : '';
+		const context = props ? ` It reads up to ${count(props.max_model_len)} tokens.` : '';
 		return el('div.welcome',
 			el('p.welcome-title', { dir: 'auto' }, props ? `Talk to ${props.model}` : 'Talk to the model'),
 			el('p', `It runs on this server, and nothing you write leaves it.${context}`),
@@ -87,7 +91,7 @@ export class ChatView {
 		}
 		this.#dirty.clear();
 		this.follow.grown();
-		this.app.progressed();
+		this.app.showMeters();
 		const cost = performance.now() - started;
 		if (cost > 4) this.#restUntil = started + cost / MOST_SHARE;
 	}

@@ -1,6 +1,6 @@
 /** Where a message is written. */
 
-import { byId, el, icon, iconButton } from './dom.js';
+import { byId, el, icon, iconButton, sends } from './dom.js';
 
 const HIGHEST = 240;
 
@@ -9,12 +9,12 @@ export class Composer {
 	constructor(app) {
 		this.app = app;
 		this.draft = byId('draft');
-		this.probabilities = el('button.chip', { onclick: () => this.#toggleProbabilities(), title: 'Also ask for each token’s probability' }, icon('tokens'), 'Probabilities');
-		this.action = iconButton('send', 'Send', () => this.#act(), { class: 'send' });
+		this.probabilities = el('button.chip', { onclick: () => app.settings.change({ probabilities: !app.settings.all.probabilities }), title: 'Also ask for each token’s probability' }, icon('tokens'), 'Probabilities');
+		this.action = iconButton('send', 'Send', (event) => this.#act(event), { class: 'send' });
 		byId('composer-bar').append(this.probabilities, this.action);
 		this.draft.addEventListener('input', () => this.#fit());
 		this.draft.addEventListener('keydown', (event) => {
-			if (event.key !== 'Enter' || event.shiftKey || event.isComposing || isTouch()) return;
+			if (!sends(event)) return;
 			event.preventDefault();
 			this.#send();
 		});
@@ -37,9 +37,9 @@ export class Composer {
 		this.#fit();
 	}
 
-	#act() {
-		if (this.isRunning) this.app.stop();
-		else this.#send();
+	#act({ detail }) {
+		if (!this.isRunning) this.#send();
+		else if (detail < 2) this.app.stop(); // the second click of two would stop what the first one sent
 	}
 
 	#send() {
@@ -57,14 +57,7 @@ export class Composer {
 		this.action.classList.toggle('idle', !this.isRunning && !this.draft.value.trim());
 	}
 
-	#toggleProbabilities() {
-		this.app.settings.change({ probabilities: !this.app.settings.all.probabilities });
-	}
-
 	#showProbabilities() {
 		this.probabilities.setAttribute('aria-pressed', String(this.app.settings.all.probabilities));
 	}
 }
-
-/** On a phone's keyboard Enter begins a line: there is a button to send. */
-const isTouch = () => matchMedia('(pointer: coarse) and (hover: none)').matches;

@@ -11,40 +11,38 @@ export function newConversation(id, now) {
 	return { id, title: '', created: now, updated: now, messages: {}, selected: {} };
 }
 
-/** The children of a message, oldest first. */
-export function childrenOf(conversation, parent) {
-	return Object.values(conversation.messages)
-		.filter((message) => message.parent === parent)
-		.sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1));
+/** The children of each message, oldest first, for as long as no message is added. */
+const known = new WeakMap();
+
+function childrenOf({ messages }, parent) {
+	if (!known.has(messages)) {
+		const children = new Map();
+		for (const message of Object.values(messages).sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1))) {
+			if (!children.has(message.parent)) children.set(message.parent, []);
+			children.get(message.parent).push(message);
+		}
+		known.set(messages, children);
+	}
+	return known.get(messages).get(parent) ?? [];
 }
 
 /** The messages that are shown: from the first, always to the selected child, else to the newest. */
 export function pathOf(conversation) {
-	const byParent = new Map();
-	for (const message of Object.values(conversation.messages)) {
-		if (!byParent.has(message.parent)) byParent.set(message.parent, []);
-		byParent.get(message.parent).push(message);
+	const path = new Set();
+	for (let at = ROOT, children; (children = childrenOf(conversation, at)).length; ) {
+		const next = children.find(({ id }) => id === conversation.selected[at]) ?? children.at(-1);
+		if (path.has(next)) break;
+		path.add(next);
+		at = next.id;
 	}
-	const path = [];
-	const seen = new Set();
-	for (let at = ROOT; byParent.has(at) && !seen.has(at); at = path.at(-1).id) {
-		seen.add(at);
-		const children = byParent.get(at);
-		const chosen = children.find((child) => child.id === conversation.selected[at]);
-		path.push(chosen ?? children.reduce((a, b) => (b.created >= a.created ? b : a)));
-	}
-	return path;
+	return [...path];
 }
 
 /** The messages from the first one down to `id`, whatever is selected. */
 export function pathTo(conversation, id) {
-	const path = [];
-	const seen = new Set();
-	for (let at = conversation.messages[id]; at && !seen.has(at.id); at = conversation.messages[at.parent]) {
-		seen.add(at.id);
-		path.unshift(at);
-	}
-	return path;
+	const path = new Set();
+	for (let at = conversation.messages[id]; at && !path.has(at); at = conversation.messages[at.parent]) path.add(at);
+	return [...path].reverse();
 }
 
 export function addMessage(conversation, message) {
@@ -52,6 +50,7 @@ export function addMessage(conversation, message) {
 		throw new RangeError('the parent of a message must be there first');
 	}
 	conversation.messages[message.id] = message;
+	known.delete(conversation.messages);
 	conversation.selected[message.parent] = message.id;
 	return message;
 }

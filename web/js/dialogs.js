@@ -1,10 +1,10 @@
 /** Questions to the person, and menus. Each gives its answer and puts the focus back where it was. */
 
-import { button, el } from './dom.js';
+import { button, el, isEnter } from './dom.js';
 
 function ask(title, content, buttons) {
 	return new Promise((resolve) => {
-		const dialog = el('dialog.dialog', { 'aria-labelledby': 'dialog-title' }, el('h2', { id: 'dialog-title' }, title), content);
+		const dialog = el('dialog.dialog', { 'aria-labelledby': 'dialog-title', closedby: 'any' }, el('h2', { id: 'dialog-title' }, title), content);
 		const close = (answer) => {
 			dialog.close();
 			dialog.remove();
@@ -14,7 +14,6 @@ function ask(title, content, buttons) {
 			event.preventDefault();
 			close(null);
 		});
-		dialog.addEventListener('click', (event) => event.target === dialog && close(null));
 		dialog.append(el('div.dialog-buttons', buttons(close)));
 		document.body.append(dialog);
 		dialog.showModal();
@@ -23,7 +22,7 @@ function ask(title, content, buttons) {
 
 function onEnter(input, action) {
 	input.addEventListener('keydown', (event) => {
-		if (event.key !== 'Enter' || event.isComposing) return;
+		if (!isEnter(event)) return;
 		event.preventDefault(); // or the key goes on to what gets the focus
 		action();
 	});
@@ -69,6 +68,7 @@ export function showKeys(rows) {
 
 /** Opens a menu at a control. Entries are `{ label, action, danger }`. */
 export function openMenu(control, entries) {
+	if (control.nextSibling?.role === 'menu') return; // this very click has closed it
 	const menu = el('div.menu', { role: 'menu', popover: 'auto' });
 	const items = entries.map(({ label, action, danger }) =>
 		el('button', { role: 'menuitem', tabindex: '-1', class: danger ? 'danger' : null, onclick: () => {
@@ -88,11 +88,11 @@ export function openMenu(control, entries) {
 	menu.addEventListener('toggle', (event) => {
 		if (event.newState !== 'closed') return;
 		menu.remove();
-		control.setAttribute('aria-expanded', 'false');
+		control.ariaExpanded = 'false';
 		if (document.activeElement === document.body || menu.contains(document.activeElement)) control.focus();
 	});
 	control.after(menu);
-	control.setAttribute('aria-expanded', 'true');
+	control.ariaExpanded = 'true';
 	menu.showPopover();
 	place(menu, control);
 	items[0].focus();

@@ -45,14 +45,7 @@ const ICONS = {
 };
 
 export function icon(name) {
-	const svg = document.createElementNS(SVG, 'svg');
-	const path = document.createElementNS(SVG, 'path');
-	for (const [key, value] of Object.entries({ viewBox: '0 0 24 24', 'aria-hidden': 'true', class: 'icon' })) {
-		svg.setAttribute(key, value);
-	}
-	path.setAttribute('d', ICONS[name]);
-	svg.append(path);
-	return svg;
+	return svg('svg', { viewBox: '0 0 24 24', 'aria-hidden': 'true', class: 'icon' }, svg('path', { d: ICONS[name] }));
 }
 
 export function svg(tag, attributes, ...children) {
@@ -71,13 +64,27 @@ export function button(label, onclick, props = {}) {
 	return el('button.button', { onclick, ...props }, label);
 }
 
+/** Whether a key is Enter, and does not end a composition (Safari has ended it by then). */
+export const isEnter = (event) => event.key === 'Enter' && !event.isComposing && event.keyCode !== 229;
+
+/** Whether a key sends what was written. On a phone's keyboard Enter begins a line: there is a button to send. */
+export const sends = (event) => isEnter(event) && !event.shiftKey && !matchMedia('(pointer: coarse) and (hover: none)').matches;
+
+/** Changes what is inside an element. If the focused button goes away with it, `find` gives another by its place. */
+export function keepFocus(inside, change, find) {
+	const { activeElement } = document;
+	const at = inside.contains(activeElement) ? [...inside.querySelectorAll('button')].indexOf(activeElement) : -1;
+	change();
+	if (at >= 0 && !activeElement.isConnected) find(at)?.focus();
+}
+
 /** Tells something to those who listen to the page. */
 export function announce(text) {
 	byId('announcer').textContent = text;
 }
 
 /** Copies text; over plain HTTP from another machine browsers only have the old way. */
-export async function copyText(text) {
+async function copyText(text) {
 	try {
 		await navigator.clipboard.writeText(text);
 		return true;
@@ -98,7 +105,7 @@ export async function copyText(text) {
 export async function copyFrom(control, text) {
 	const copied = await copyText(text);
 	announce(copied ? 'Copied' : 'The browser did not allow copying');
-	const before = [...control.childNodes];
+	const before = (control.usual ??= [...control.childNodes]);
 	control.replaceChildren(before[0] instanceof Element ? icon(copied ? 'check' : 'alert') : copied ? 'Copied' : 'Not copied');
 	setTimeout(() => control.replaceChildren(...before), 1500);
 }

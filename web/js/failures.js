@@ -1,6 +1,7 @@
 /** What can go wrong, in words that say what to do. Pure. */
 
 const BY_CODE = {
+	__proto__: null,
 	context_length_exceeded: 'context',
 	invalid_api_key: 'key',
 	server_shutting_down: 'draining',
@@ -31,21 +32,20 @@ const WORDS = {
 	timeout: ['The answer took too long', 'The server gave up on it after its time limit.', true],
 	aborted: ['The answer was cancelled', 'Somebody or something ended it on the server.', true],
 	broken: ['The connection broke in the middle', 'What had arrived is kept.', true],
+	garbled: ['The answer cannot be read', 'It was changed on its way, or does not come from this server.', true],
 	failed: ['Something failed on the server', 'Its log has the cause.', true],
 };
 
-/** A failure is plain data, so that it can be kept with the message: `{ kind, detail, retryAfter, requestId }`. */
-export function failure(kind, detail = '', retryAfter = null, requestId = null) {
-	return { kind, detail, retryAfter, requestId };
-}
+/** A failure is plain data, so that it can be kept with the message: `{ kind, detail, retryAfter }`. */
+export const failure = (kind, detail = '', retryAfter = null) => ({ kind, detail, retryAfter });
 
 /** Reads the error envelope of a response, or of an event in a stream (`status` 0). */
 export function failureFrom(status, body, headers = null) {
 	const error = body?.error ?? {};
 	const kind = BY_CODE[error.code] ?? BY_STATUS[status] ?? (status >= 400 && status < 500 ? 'invalid' : 'failed');
 	const seconds = Number.parseInt(headers?.get('retry-after') ?? '', 10);
-	const detail = typeof error.message === 'string' ? error.message.slice(0, 600) : '';
-	return failure(kind, detail, Number.isFinite(seconds) ? seconds : null, headers?.get('x-request-id') ?? null);
+	const detail = typeof error.message === 'string' ? error.message.slice(0, 600) : status ? `status ${status}` : '';
+	return failure(kind, detail, Number.isFinite(seconds) ? seconds : null);
 }
 
 /** Kinds that go away by themselves: worth trying again without being asked. */

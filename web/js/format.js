@@ -2,7 +2,7 @@
 
 const whole = new Intl.NumberFormat();
 
-export const count = (number) => whole.format(Math.round(number));
+export const count = (number) => (Number.isFinite(number) ? whole.format(Math.min(Math.round(number), 1e15)) : '–');
 export const percent = (share) => `${(100 * share).toFixed((share && share < 0.1) || share > 0.995 ? 1 : 0)}%`;
 export const rate = (perSecond) => (perSecond && perSecond < 10 ? perSecond.toFixed(1) : count(perSecond));
 export const tokensText = (number) => `${count(number)} ${number === 1 ? 'token' : 'tokens'}`;

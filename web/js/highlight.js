@@ -126,11 +126,7 @@ function scan(known, state, line) {
 }
 
 function kindOf(known, groups, line, end) {
-	if (groups.span) return 'span';
-	if (groups.comment) return 'comment';
-	if (groups.string) return 'string';
-	if (groups.meta) return 'meta';
-	if (groups.number) return 'number';
+	if (!groups.word) return Object.keys(groups).find((kind) => groups[kind]);
 	const word = known.fold ? groups.word.toLowerCase() : groups.word;
 	if (known.keywords.has(word)) return 'keyword';
 	return line[end] === '(' ? 'call' : '';

@@ -18,7 +18,7 @@ import { Server } from './server.js';
 import { Settings } from './settings.js';
 import { SettingsView } from './settingsview.js';
 import { Sidebar } from './sidebar.js';
-import { openStore } from './store.js';
+import { Store } from './store.js';
 import { fileName, fromJson, toJson, toMarkdown } from './transfer.js';
 
 const KEYS = [
@@ -33,9 +33,9 @@ const KEYS = [
 ];
 
 class App {
-	constructor(store, storage) {
+	constructor(store) {
 		this.store = store;
-		this.settings = new Settings(storage);
+		this.settings = new Settings();
 		this.api = new Api(() => this.settings.key);
 		this.server = new Server(this.api);
 		this.answers = new Answers(this.api, this.settings, store);
@@ -48,9 +48,9 @@ class App {
 		this.drawer = new Drawer(byId('sidebar'));
 		this.panel = new Panel();
 		this.prompt = new PromptView(this);
-		this.panel.add('settings', 'Settings', new SettingsView(this));
-		this.panel.add('prompt', 'Prompt', this.prompt);
-		this.panel.add('engine', 'Engine', new EngineView(this));
+		this.panel.add('Settings', new SettingsView(this));
+		this.panel.add('Prompt', this.prompt);
+		this.panel.add('Engine', new EngineView(this));
 		this.#addTop();
 		this.#listen();
 	}
@@ -58,10 +58,10 @@ class App {
 	async start() {
 		this.server.check();
 		const id = location.hash.slice(1);
-		if (id && (await this.store.load(id))) await this.open(id);
-		else this.#shown();
-		await this.sidebar.refresh();
+		if (!id) this.#shown();
 		this.composer.focus();
+		if (!(await this.store.isKept())) this.notice.unsaved('This browser does not let the page keep conversations: they are gone when it is closed.');
+		await this.open(id);
 	}
 
 	// Messages.
@@ -99,7 +99,6 @@ class App {
 	/** Tries once more: in the same place if nothing had come. */
 	retry(message) {
 		if (message.content) return this.regenerate(message);
-		delete message.reasoning;
 		return this.answers.start(this.conversation, pathTo(this.conversation, message.parent), message);
 	}
 
@@ -115,14 +114,14 @@ class App {
 	selectBranch(message, step) {
 		const id = selectSibling(this.conversation, message.id, step);
 		if (id === null) return;
-		this.store.save(this.conversation, []).catch(() => this.notice.unsaved());
+		this.store.save(this.conversation, []);
 		this.#shown();
 		const [previous, next] = this.chat.viewOf(id).foot.querySelectorAll('.branches button');
 		(step < 0 && !previous.disabled ? previous : next.disabled ? previous : next).focus();
 	}
 
 	showPrompt(message) {
-		this.panel.open('prompt');
+		this.panel.open('Prompt');
 		this.prompt.show({ messages: this.settings.messagesFor(pathTo(this.conversation, message.parent)) });
 	}
 
@@ -149,41 +148,39 @@ class App {
 
 	newChat() {
 		this.#become(newConversation(newId(), Date.now()));
-		history.replaceState(null, '', location.pathname);
 		this.composer.focus();
 	}
 
 	async open(id) {
-		const conversation = this.#heldAs(id) ?? (await this.store.load(id));
-		if (!conversation) return;
+		const conversation = await this.#get(id);
+		if (!conversation) return this.#shown();
 		for (const message of Object.values(conversation.messages)) {
 			const isLost = message.status === 'running' && !this.answers.runOf(message.id);
 			if (isLost) Object.assign(message, { status: 'failed', failure: failure('broken') });
 		}
 		this.#become(conversation);
-		history.replaceState(null, '', `#${id}`);
 	}
 
 	#become(conversation) {
-		const before = this.conversation;
-		if (this.answers.activeIn(Object.values(before.messages))) this.#busy.set(before.id, before);
 		this.conversation = conversation;
 		this.drawer.close();
 		this.#shown();
 		this.sidebar.refresh();
 	}
 
-	/** Conversations that were left while an answer was under way, by id. */
-	#busy = new Map();
+	/** The conversation that is shown, and those with an answer under way. */
+	#inMemory = () => [this.conversation, ...this.answers.conversations()];
 
-	/** A conversation that is in memory, or undefined. */
-	#heldAs(id) {
-		return id === this.conversation.id ? this.conversation : this.#busy.get(id);
+	/** A conversation, or null: it may have been deleted in another window. */
+	async #get(id) {
+		const conversation = this.#inMemory().find((one) => one.id === id) ?? (await this.store.load(id));
+		if (!conversation) await this.sidebar.refresh();
+		return conversation;
 	}
 
 	async rename(id) {
-		const conversation = this.#heldAs(id) ?? (await this.store.load(id));
-		const title = await askText('Rename the conversation', 'Title', conversation.title, 'Rename');
+		const conversation = await this.#get(id);
+		const title = conversation && (await askText('Rename the conversation', 'Title', conversation.title, 'Rename'));
 		if (!title) return;
 		conversation.title = title;
 		await this.store.save(conversation, []);
@@ -192,9 +189,9 @@ class App {
 	}
 
 	async remove(id) {
-		const { title } = await this.store.load(id);
-		if (!(await confirmed('Delete this conversation?', `“${title}” and all its messages will be gone.`, 'Delete', { danger: true }))) return;
-		this.#letGo(id);
+		const conversation = await this.#get(id);
+		if (!conversation || !(await confirmed('Delete this conversation?', `“\u2068${conversation.title}\u2069” and all its messages will be gone.`, 'Delete', { danger: true }))) return;
+		this.#letGo(conversation);
 		await this.store.remove(id);
 		if (id === this.conversation.id) this.newChat();
 		else await this.sidebar.refresh();
@@ -204,23 +201,21 @@ class App {
 	async clearAll() {
 		const text = 'All conversations in this browser will be gone. Export them first if you want to keep them.';
 		if (!(await confirmed('Delete all conversations?', text, 'Delete all', { danger: true }))) return;
-		for (const id of [...this.#busy.keys(), this.conversation.id]) this.#letGo(id);
+		this.#inMemory().forEach((one) => this.#letGo(one));
 		await this.store.clear();
 		this.newChat();
 		announce('All conversations are deleted');
 	}
 
 	/** Ends the answers of a conversation, and sees to it that they do not bring it back. */
-	#letGo(id) {
-		const conversation = this.#heldAs(id);
-		if (!conversation) return;
+	#letGo(conversation) {
 		conversation.isRemoved = true;
 		for (const message of Object.keys(conversation.messages)) this.answers.stop(message);
-		this.#busy.delete(id);
 	}
 
 	async exportOne(id, ending) {
-		const conversation = await this.store.load(id);
+		const conversation = await this.#get(id);
+		if (!conversation) return;
 		const name = fileName(conversation.title, ending);
 		if (ending === 'md') download(name, 'text/markdown', toMarkdown(conversation));
 		else download(name, 'application/json', toJson([conversation]));
@@ -228,7 +223,8 @@ class App {
 
 	async exportAll() {
 		const heads = await this.store.list();
-		download('tinyllm-conversations.json', 'application/json', toJson(await Promise.all(heads.map(({ id }) => this.store.load(id)))));
+		const all = await Promise.all(heads.map(({ id }) => this.#get(id)));
+		download('tinyllm-conversations.json', 'application/json', toJson(all.filter(Boolean)));
 	}
 
 	importFile() {
@@ -251,51 +247,44 @@ class App {
 
 	// What is shown.
 
-	progressed() {
-		this.#showMeters();
-	}
-
 	#shown() {
+		const { id, title } = this.conversation;
+		history.replaceState(null, '', title ? `#${id}` : location.pathname);
 		this.chat.show();
 		this.#showTitle();
 		this.#showState();
 	}
 
 	#showTitle() {
-		const title = this.conversation.title || 'New chat';
-		byId('title').textContent = title;
-		document.title = this.conversation.title ? `${title} · tinyllm` : 'tinyllm';
+		const { title } = this.conversation;
+		byId('title').textContent = title || 'New chat';
+		document.title = title ? `${title} · tinyllm` : 'tinyllm';
 	}
 
 	#showState() {
 		this.composer.setRunning(this.answers.activeIn(pathOf(this.conversation)) !== null);
-		this.#showMeters();
+		this.showMeters();
 	}
 
-	#showMeters() {
+	showMeters() {
 		this.meters.show(pathOf(this.conversation), this.server.props?.max_model_len ?? null);
 	}
 
 	async #keep(conversation, messages) {
 		conversation.updated = Date.now();
 		if (conversation === this.conversation) {
-			history.replaceState(null, '', `#${conversation.id}`);
 			this.#shown();
 			this.chat.follow.toEnd();
 		}
-		try {
-			await this.store.save(conversation, messages);
-		} catch {
-			this.notice.unsaved();
-		}
+		await this.store.save(conversation, messages);
 		await this.sidebar.refresh();
 	}
 
 	#addTop() {
 		const menu = iconButton('menu', 'Show conversations', () => this.drawer.toggle(), { class: 'icon-button only-narrow', 'aria-controls': 'sidebar' });
 		byId('top-left').append(menu);
-		for (const [name, symbol, label] of [['prompt', 'eye', 'Prompt'], ['engine', 'pulse', 'Engine'], ['settings', 'sliders', 'Settings']]) {
-			byId('top-right').append(el('button.button.quiet', { 'aria-label': label, 'aria-controls': 'panel', onclick: () => this.panel.toggle(name) }, icon(symbol), el('span', label)));
+		for (const [symbol, label] of [['eye', 'Prompt'], ['pulse', 'Engine'], ['sliders', 'Settings']]) {
+			byId('top-right').append(el('button.button.quiet', { 'aria-label': label, 'aria-controls': 'panel', onclick: () => this.panel.toggle(label) }, icon(symbol), el('span', label)));
 		}
 	}
 
@@ -304,22 +293,24 @@ class App {
 			this.#showState();
 			if (detail.failure) this.server.check();
 		});
-		this.answers.addEventListener('unsaved', () => this.notice.unsaved());
+		this.store.addEventListener('unsaved', () => this.notice.unsaved());
+		addEventListener('unhandledrejection', ({ reason }) => this.notice.say(`This did not work: ${reason?.message ?? reason}`));
+		addEventListener('hashchange', () => this.open(location.hash.slice(1)));
 		this.server.addEventListener('change', () => {
 			if (!pathOf(this.conversation).length) this.chat.show();
-			this.#showMeters();
+			this.showMeters();
 		});
 		document.addEventListener('keydown', (event) => this.#pressed(event));
-		if (!this.store.isKept) this.notice.say('This browser does not let the page keep conversations: they are gone when it is closed.');
 	}
 
 	#pressed(event) {
-		const isTyping = event.target.closest('input, textarea, select, dialog, [role="menu"]');
-		if (event.key === 'Escape' && !event.target.closest('dialog, [role="menu"]')) {
+		if (event.isComposing || document.querySelector('dialog, [role="menu"]')) return;
+		const isTyping = event.target.closest('input, textarea, select');
+		if (event.key === 'Escape') {
 			if (this.drawer.isOpen) this.drawer.close();
 			else this.stop();
 		} else if (event.altKey && !event.ctrlKey && !event.metaKey) {
-			const action = { KeyN: () => this.newChat(), KeyK: () => this.#search(), KeyS: () => this.panel.toggle('settings') }[event.code];
+			const action = { KeyN: () => this.newChat(), KeyK: () => this.#search(), KeyS: () => this.panel.toggle('Settings') }[event.code];
 			if (!action) return;
 			event.preventDefault();
 			action();
@@ -336,13 +327,4 @@ class App {
 	}
 }
 
-/** Storage is refused altogether in some private windows. */
-function localStorageOrNone() {
-	try {
-		return window.localStorage;
-	} catch {
-		return { getItem: () => null, setItem: () => {}, removeItem: () => {} };
-	}
-}
-
-new App(await openStore(), localStorageOrNone()).start();
+new App(new Store()).start();

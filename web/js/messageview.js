@@ -1,7 +1,7 @@
 /** One message on the page. */
 
 import { placeOf } from './conversation.js';
-import { button, copyFrom, el, icon, iconButton } from './dom.js';
+import { button, copyFrom, el, icon, iconButton, keepFocus, sends } from './dom.js';
 import { describe } from './failures.js';
 import { duration, rate, tokensText } from './format.js';
 import { MarkdownView } from './markdown/view.js';
@@ -38,8 +38,10 @@ export class MessageView {
 		this.element.setAttribute('aria-busy', String(isRunning));
 		if (message.role === 'user') this.#showText();
 		else this.grow();
-		this.notes.replaceChildren(...this.#notes());
-		this.#showFoot();
+		keepFocus(this.element, () => {
+			this.notes.replaceChildren(...this.#notes());
+			this.#showFoot();
+		}, () => this.app.composer.action);
 		this.grow();
 	}
 
@@ -68,8 +70,8 @@ export class MessageView {
 		};
 		const send = () => area.value.trim() && this.app.edit(this.message, area.value);
 		area.addEventListener('keydown', (event) => {
-			if (event.key === 'Escape') cancel();
-			else if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+			if (event.key === 'Escape' && !event.isComposing) cancel();
+			else if (sends(event)) {
 				event.preventDefault();
 				send();
 			} else return;
@@ -112,13 +114,14 @@ export class MessageView {
 		const wait = this.app.answers.waitOf(message.id);
 		if (this.run) return [];
 		if (message.failure) return [this.#failureNote(message.failure, wait)];
-		if (message.status === 'stopped') return [this.#note('Stopped.', this.#canContinue() && this.#continueButton())];
+		if (message.status === 'stopped') return [this.#note('Stopped.', this.#continueButton())];
 		if (message.finish === 'length') return [this.#note('The answer reached its limit of tokens.', this.#continueButton())];
+		if (message.status === 'done' && !message.content) return [this.#note('The answer is empty.')];
 		return [];
 	}
 
 	#note(text, action) {
-		return el('div.note-row', el('span', text), action || null);
+		return el('div.note-row', el('span', text), action);
 	}
 
 	#failureNote(failure, wait) {
@@ -129,23 +132,20 @@ export class MessageView {
 			actions.push(this.countdown, button('Try now', () => this.app.retry(this.message)), button('Do not try again', () => this.app.answers.forget(this.message.id)));
 		} else {
 			if (failure.kind === 'key') actions.push(button('Enter a key', () => this.app.enterKey(this.message), { class: 'button primary' }));
-			if (this.#canContinue()) actions.push(this.#continueButton());
+			actions.push(this.#continueButton());
 			if (canRetry) actions.push(button('Try again', () => this.app.retry(this.message)));
 			if (failure.kind === 'context') actions.push(button('New chat', () => this.app.newChat()));
 		}
 		return el('div.failure', { role: 'alert' },
 			icon('alert'),
 			el('div', el('p.failure-title', title), text ? el('p', text) : null,
-				actions.length ? el('div.failure-actions', actions) : null),
+				el('div.failure-actions', actions)),
 		);
 	}
 
-	#canContinue() {
-		return this.message.content !== '' && !['context', 'invalid', 'too-large'].includes(this.message.failure?.kind);
-	}
-
 	#continueButton() {
-		return button('Continue', () => this.app.goOn(this.message));
+		const isHopeless = !this.message.content || ['context', 'invalid', 'too-large'].includes(this.message.failure?.kind);
+		return isHopeless ? null : button('Continue', () => this.app.goOn(this.message));
 	}
 
 	#showFoot() {

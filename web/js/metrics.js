@@ -1,6 +1,6 @@
 /** Prometheus' text format, as far as the engine view reads it. Pure. */
 
-export function parseMetrics(text) {
+function parseMetrics(text) {
 	const values = {};
 	for (const line of text.split('\n')) {
 		if (!line || line[0] === '#') continue;
@@ -18,10 +18,8 @@ export function sampleOf(text, at) {
 		at,
 		running: get('num_requests_running'),
 		waiting: get('num_requests_waiting'),
-		stalled: get('num_requests_stalled'),
 		kv: get('kv_cache_usage_perc'),
 		generated: get('generation_tokens_total'),
-		prompted: get('prompt_tokens_total'),
 		queries: get('prefix_cache_queries_total'),
 		hits: get('prefix_cache_hits_total'),
 		preemptions: get('num_preemptions_total'),

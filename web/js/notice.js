@@ -17,8 +17,8 @@ export class Notice {
 		this.element.append(row);
 	}
 
-	unsaved() {
-		if (!this.hasWarned) this.say('The browser could not keep this conversation: its storage may be full. Export what you need.');
+	unsaved(text = 'The browser could not keep this conversation: its storage may be full. Export what you need.') {
+		if (!this.hasWarned) this.say(text);
 		this.hasWarned = true;
 	}
 

@@ -21,8 +21,8 @@ export class Panel {
 	}
 
 	/** `view` has an `element`, and may have `shown()` and `hidden()`. */
-	add(name, label, view) {
-		const tab = el('button', { role: 'tab', id: `tab-${name}`, 'aria-controls': `page-${name}`, onclick: () => this.open(name) }, label);
+	add(name, view) {
+		const tab = el('button', { role: 'tab', id: `tab-${name}`, 'aria-controls': `page-${name}`, onclick: () => this.open(name) }, name);
 		const page = el('div', { role: 'tabpanel', id: `page-${name}`, 'aria-labelledby': `tab-${name}`, class: 'panel-page', tabindex: '0', hidden: true }, view.element);
 		this.tablist.append(tab);
 		this.element.append(page);
@@ -58,7 +58,7 @@ export class Panel {
 		for (const { view } of this.#tabs.values()) view.hidden?.();
 		this.element.hidden = true;
 		document.body.classList.remove('with-panel');
-		this.#opener?.focus();
+		(this.#opener.isConnected ? this.#opener : document.querySelector('.send')).focus();
 	}
 
 	#step(event) {

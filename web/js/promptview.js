@@ -4,9 +4,6 @@ import { copyFrom, el, iconButton } from './dom.js';
 import { describe } from './failures.js';
 import { count } from './format.js';
 
-/** What special tokens look like in most templates; used where the server does not mark them itself. */
-const SPECIAL = /<\|[^|<>\s]{1,40}\|>|<\/?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[\/?INST\]/g;
-
 export class PromptView {
 	#rendered = null;
 	#asked = 0;
@@ -49,23 +46,12 @@ export class PromptView {
 	}
 
 	#show() {
-		const { prompt, count: total, max_model_len: limit, tokens } = this.#rendered;
+		const { count: total, max_model_len: limit, tokens } = this.#rendered;
 		this.summary.textContent = `${count(total)} tokens of at most ${count(limit)}. This is all that the model reads.`;
 		this.copy.hidden = false;
-		const parts = tokens ?? splitSpecial(prompt);
-		this.text.replaceChildren(...parts.map(({ text, special }) => (special ? el('mark.special', text) : text)));
+		const shown = new DocumentFragment(); // there may be hundreds of thousands
+		for (const { text, special } of tokens) shown.append(special ? el('mark.special', text) : text);
+		shown.normalize();
+		this.text.append(shown);
 	}
-}
-
-/** A prompt in parts: `{ text, special }`. */
-export function splitSpecial(prompt) {
-	const parts = [];
-	let at = 0;
-	for (const { 0: text, index } of prompt.matchAll(SPECIAL)) {
-		if (index > at) parts.push({ text: prompt.slice(at, index), special: false });
-		parts.push({ text, special: true });
-		at = index + text.length;
-	}
-	if (at < prompt.length) parts.push({ text: prompt.slice(at), special: false });
-	return parts;
 }

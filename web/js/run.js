@@ -72,7 +72,7 @@ export class Run extends EventTarget {
 		else if (message.finish && error instanceof RequestFailed) message.status = 'done'; // only the farewell is missing
 		else {
 			message.status = 'failed';
-			message.failure = error instanceof RequestFailed ? error.failure : failure('failed', String(error?.message ?? error));
+			message.failure = error instanceof RequestFailed ? error.failure : failure('garbled');
 		}
 	}
 
@@ -100,18 +100,13 @@ export class Run extends EventTarget {
 			if (message.reasoning && !message.content) message.thought = performance.now() - this.firstAt;
 			message.content += content;
 		}
-		for (const entry of choice.logprobs?.content ?? []) (message.tokens ??= []).push(compact(entry));
+		for (const entry of choice.logprobs?.content ?? []) if (Number.isFinite(entry.logprob)) (message.tokens ??= []).push(compact(entry));
 		if (choice.finish_reason) message.finish = choice.finish_reason;
 	}
 
 	#takeUsage(usage) {
 		this.tokens = usage.completion_tokens;
-		this.message.usage = {
-			prompt: usage.prompt_tokens - this.#base,
-			completion: this.#base + usage.completion_tokens,
-			total: usage.total_tokens,
-			cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
-		};
+		this.message.usage = { completion: this.#base + this.tokens, total: usage.total_tokens };
 	}
 
 	#keepTime() {
@@ -119,7 +114,6 @@ export class Run extends EventTarget {
 		const streaming = this.lastAt - this.firstAt;
 		this.message.timing = {
 			first: this.body.stream ? this.firstAt - this.started : null,
-			total: this.lastAt - this.started,
 			rate: this.body.stream
 				? streaming > SHORTEST ? (1000 * (this.tokens - 1)) / streaming : null
 				: (1000 * this.tokens) / (this.lastAt - this.started),
@@ -129,5 +123,5 @@ export class Run extends EventTarget {
 
 /** A token as it is kept: `[text, logprob, [[text, logprob], ...]]`. */
 function compact(entry) {
-	return [entry.token, entry.logprob, (entry.top_logprobs ?? []).map((other) => [other.token, other.logprob])];
+	return [String(entry.token), entry.logprob, (entry.top_logprobs ?? []).map((other) => [String(other.token), Number(other.logprob)])];
 }

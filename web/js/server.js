@@ -18,7 +18,7 @@ export class Server extends EventTarget {
 		this.api = api;
 		document.addEventListener('visibilitychange', () => document.hidden || this.check());
 		addEventListener('online', () => this.check());
-		addEventListener('offline', () => this.#set('offline'));
+		addEventListener('offline', () => this.check());
 	}
 
 	/** Asks now. While that is under way, asking again gives the same answer. */
@@ -46,9 +46,10 @@ export class Server extends EventTarget {
 		try {
 			await this.api.ready();
 			if (before !== 'ready' || !this.props) this.props = await this.api.props();
-			this.#set('ready');
+			if (!(this.props?.max_model_len > 0)) this.props = null;
+			this.#set(this.props ? 'ready' : 'garbled');
 		} catch (error) {
-			this.#set(error instanceof RequestFailed ? error.failure.kind : 'failed');
+			this.#set(error instanceof RequestFailed ? error.failure.kind : 'garbled');
 		}
 	}
 

@@ -36,18 +36,17 @@ export function parseField(field, text) {
 }
 
 /** The texts that end an answer, one a line; \n and \t can be written so. */
-export const stopTexts = (text) =>
+const stopTexts = (text) =>
 	text.split('\n').filter(Boolean).map((line) => line.replaceAll('\\n', '\n').replaceAll('\\t', '\t')).slice(0, 16);
 
 export class Settings extends EventTarget {
 	#state = { ...DEFAULTS };
 	#key = '';
 
-	constructor(storage) {
+	constructor() {
 		super();
-		this.storage = storage;
-		this.#state = { ...DEFAULTS, ...checked(read(storage, KEY)) };
-		this.#key = read(storage, KEY_OF_KEY, '');
+		this.#state = { ...DEFAULTS, ...checked(read(KEY)) };
+		this.#key = String(read(KEY_OF_KEY, ''));
 		this.keepKey = this.#key !== '';
 	}
 
@@ -61,7 +60,7 @@ export class Settings extends EventTarget {
 
 	change(some) {
 		this.#state = { ...this.#state, ...some };
-		write(this.storage, KEY, this.#state);
+		write(KEY, this.#state);
 		this.dispatchEvent(new Event('change'));
 	}
 
@@ -74,7 +73,7 @@ export class Settings extends EventTarget {
 	setKey(key, keep) {
 		this.#key = key;
 		this.keepKey = keep && key !== '';
-		write(this.storage, KEY_OF_KEY, this.keepKey ? key : null);
+		write(KEY_OF_KEY, this.keepKey ? key : null);
 		this.dispatchEvent(new Event('key'));
 	}
 
@@ -116,18 +115,18 @@ export class Settings extends EventTarget {
 
 const sorted = (values) => Object.entries(values).sort(([a], [b]) => (a < b ? -1 : 1));
 
-function read(storage, key, otherwise = {}) {
+function read(key, otherwise = {}) {
 	try {
-		return JSON.parse(storage.getItem(key)) ?? otherwise;
+		return JSON.parse(localStorage.getItem(key)) ?? otherwise;
 	} catch {
 		return otherwise;
 	}
 }
 
-function write(storage, key, value) {
+function write(key, value) {
 	try {
-		if (value === null) storage.removeItem(key);
-		else storage.setItem(key, JSON.stringify(value));
+		if (value === null) localStorage.removeItem(key);
+		else localStorage.setItem(key, JSON.stringify(value));
 	} catch {
 		// Storage is full or not allowed: the choice holds until the page is closed.
 	}

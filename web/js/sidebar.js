@@ -1,6 +1,6 @@
 /** The list of conversations. */
 
-import { button, byId, el, icon, iconButton } from './dom.js';
+import { button, byId, el, icon, iconButton, keepFocus } from './dom.js';
 import { openMenu } from './dialogs.js';
 import { when } from './format.js';
 
@@ -22,7 +22,7 @@ export class Sidebar {
 			{ label: 'Export all as JSON', action: () => app.exportAll() },
 			{ label: 'Keyboard shortcuts', action: () => app.showKeys() },
 			{ label: 'Delete all conversations…', action: () => app.clearAll(), danger: true },
-		]), { class: 'button quiet', 'aria-haspopup': 'menu', 'aria-expanded': 'false' });
+		]), { class: 'button quiet', 'aria-haspopup': 'menu' });
 		byId('sidebar-foot').append(more);
 	}
 
@@ -35,7 +35,7 @@ export class Sidebar {
 		const wanted = this.search.value.trim();
 		this.#searches += 1;
 		const search = this.#searches;
-		const matches = wanted ? await this.app.store.search(wanted) : null;
+		const matches = wanted ? await this.app.store.search(wanted, () => search !== this.#searches) : null;
 		if (search !== this.#searches) return; // more was typed meanwhile
 		this.#matches = matches;
 		this.#show();
@@ -43,7 +43,7 @@ export class Sidebar {
 
 	#show() {
 		const shown = this.#heads.filter(({ id }) => this.#matches?.has(id) ?? true);
-		this.list.replaceChildren(...shown.map((head) => this.#row(head)));
+		keepFocus(this.list, () => this.list.replaceChildren(...shown.map((head) => this.#row(head))), (at) => this.list.querySelectorAll('button')[at] ?? this.search);
 		this.note.hidden = shown.length > 0;
 		this.note.textContent = this.#matches ? 'No conversation has this.' : 'Conversations are kept in this browser and show up here.';
 	}
@@ -57,7 +57,7 @@ export class Sidebar {
 			{ label: 'Export as JSON', action: () => app.exportOne(head.id, 'json') },
 			{ label: 'Export as Markdown', action: () => app.exportOne(head.id, 'md') },
 			{ label: 'Delete…', action: () => app.remove(head.id), danger: true },
-		]), { 'aria-haspopup': 'menu', 'aria-expanded': 'false' });
+		]), { 'aria-haspopup': 'menu' });
 		return el('li', { class: isCurrent ? 'current' : null },
 			el('button.row', { 'aria-current': isCurrent ? 'true' : null, onclick: () => app.open(head.id) },
 				el('span.row-title', { dir: 'auto' }, title), el('span.row-time', when(head.updated))),

@@ -3,14 +3,13 @@
 const LONGEST_LINE = 8 << 20;
 
 /**
- * Reads the bytes of a stream as they come. `push` returns the events that are complete: `{ event, data }`,
- * or `{ comment }` for a comment line. An event that the stream breaks off inside is not one, and never shows.
+ * Reads the bytes of a stream as they come. `push` returns the data of the events that are complete. An event that
+ * the stream breaks off inside is not one, and never shows. Comments and kinds of events are passed over.
  */
 export class SseParser {
 	#decoder = new TextDecoder();
 	#line = '';
 	#skipLineFeed = false;
-	#event = '';
 	#data = [];
 
 	push(bytes) {
@@ -35,18 +34,10 @@ export class SseParser {
 	}
 
 	#take(line, events) {
-		if (line === '') return this.#dispatch(events);
-		if (line.startsWith(':')) return void events.push({ comment: line.slice(1).trim() });
-		const colon = line.indexOf(':');
-		const field = colon < 0 ? line : line.slice(0, colon);
-		const value = colon < 0 ? '' : line.slice(colon + 1).replace(/^ /, '');
-		if (field === 'data') this.#data.push(value);
-		else if (field === 'event') this.#event = value;
-	}
-
-	#dispatch(events) {
-		if (this.#data.length) events.push({ event: this.#event || 'message', data: this.#data.join('\n') });
+		const data = /^data(?:: ?|$)/.exec(line);
+		if (data) this.#data.push(line.slice(data[0].length));
+		if (line || !this.#data.length) return;
+		events.push(this.#data.join('\n'));
 		this.#data = [];
-		this.#event = '';
 	}
 }

@@ -1,26 +1,26 @@
-/** Conversations in the browser's own database; in memory where that is not allowed. */
+/** Conversations in the browser's own database. What it does not take is held in memory, until the page is closed. */
 
 const STORES = ['conversations', 'messages'];
+const PATIENCE = 3000; // some browsers never say that they do not open a database
 
-/** Opens the store. `isKept` is false where everything is gone with the page. */
-export async function openStore() {
-	try {
-		return new DatabaseStore(await openDatabase());
-	} catch {
-		return new MemoryStore();
-	}
-}
-
-function openDatabase() {
+function openDatabase(onclose) {
 	return new Promise((resolve, reject) => {
 		const request = indexedDB.open('tinyllm', 1);
 		request.onupgradeneeded = () => {
 			request.result.createObjectStore('conversations', { keyPath: 'id' });
 			request.result.createObjectStore('messages', { keyPath: 'id' }).createIndex('conversation', 'conversation');
 		};
-		request.onsuccess = () => resolve(request.result);
+		request.onsuccess = () => {
+			const database = request.result;
+			database.onclose = onclose;
+			database.onversionchange = () => {
+				database.close();
+				onclose();
+			};
+			resolve(database);
+		};
 		request.onerror = () => reject(request.error);
-		request.onblocked = () => reject(new Error('another version of the page is open'));
+		setTimeout(() => reject(new Error('The database does not open.')), PATIENCE);
 	});
 }
 
@@ -30,20 +30,14 @@ const result = (request) =>
 		request.onerror = () => reject(request.error);
 	});
 
-const isNewer = (a, b) => b.updated - a.updated;
+/** Fires `unsaved` when a conversation could only be held in memory. */
+export class Store extends EventTarget {
+	#database = null;
+	#held = new Map();
 
-const has = (text, wanted) => text.toLowerCase().includes(wanted);
-
-class DatabaseStore {
-	isKept = true;
-
-	constructor(database) {
-		this.database = database;
-		database.onversionchange = () => database.close();
-	}
-
-	#open(mode = 'readonly') {
-		const transaction = this.database.transaction(STORES, mode);
+	async #open(mode = 'readonly') {
+		this.#database ??= openDatabase(() => (this.#database = null));
+		const transaction = (await this.#database).transaction(STORES, mode);
 		const done = new Promise((resolve, reject) => {
 			transaction.oncomplete = resolve;
 			transaction.onabort = transaction.onerror = () => reject(transaction.error);
@@ -52,73 +46,82 @@ class DatabaseStore {
 		return { conversations: transaction.objectStore('conversations'), messages: transaction.objectStore('messages'), done };
 	}
 
-	/** The heads of all conversations (without their messages), newest first. */
+	async #read(action, otherwise) {
+		try {
+			return await action(await this.#open());
+		} catch {
+			return otherwise;
+		}
+	}
+
+	/** Whether there is a database that can be read. */
+	isKept = () => this.#read(async ({ conversations }) => (await result(conversations.count())) >= 0, false);
+
+	/** The heads of all conversations, newest first. */
 	async list() {
-		return (await result(this.#open().conversations.getAll())).sort(isNewer);
+		const kept = await this.#read(({ conversations }) => result(conversations.getAll()), []);
+		return [...kept.filter(({ id }) => !this.#held.has(id)), ...this.#held.values()].sort((a, b) => b.updated - a.updated);
 	}
 
+	/** A conversation, or null. */
 	async load(id) {
-		const { conversations, messages } = this.#open();
-		const [head, all] = await Promise.all([result(conversations.get(id)), result(messages.index('conversation').getAll(id))]);
-		if (!head) return null;
-		return { ...head, messages: Object.fromEntries(all.map(({ conversation: _, ...message }) => [message.id, message])) };
+		return this.#held.get(id) ?? this.#read(async ({ conversations, messages }) => {
+			const [head, all] = await Promise.all([result(conversations.get(id)), result(messages.index('conversation').getAll(id))]);
+			return head ? { ...head, messages: Object.fromEntries(all.map(({ conversation: _, ...message }) => [message.id, message])) } : null;
+		}, null);
 	}
 
-	/** Keeps a conversation's head, and those of its messages that have changed. */
-	async save({ messages: all, ...head }, changed = Object.values(all)) {
-		const { conversations, messages, done } = this.#open('readwrite');
-		conversations.put(head);
-		for (const message of changed) messages.put({ ...message, conversation: head.id });
-		await done;
+	/** Keeps a conversation's head, and those of its messages that have changed; all, if it was not there. */
+	async save(conversation, changed) {
+		const { messages: all, ...head } = conversation;
+		try {
+			const { conversations, messages, done } = await this.#open('readwrite');
+			const isNew = this.#held.has(head.id) || !(await result(conversations.getKey(head.id)));
+			conversations.put(head);
+			for (const message of (!isNew && changed) || Object.values(all)) messages.put({ ...message, conversation: head.id });
+			await done;
+			this.#held.delete(head.id);
+		} catch {
+			this.#held.set(head.id, conversation);
+			this.dispatchEvent(new Event('unsaved'));
+		}
 	}
 
 	async remove(id) {
-		const { conversations, messages, done } = this.#open('readwrite');
+		this.#held.delete(id);
+		if (!(await this.isKept())) return;
+		const { conversations, messages, done } = await this.#open('readwrite');
 		conversations.delete(id);
 		for (const key of await result(messages.index('conversation').getAllKeys(id))) messages.delete(key);
 		await done;
 	}
 
 	async clear() {
-		const { conversations, messages, done } = this.#open('readwrite');
+		this.#held.clear();
+		if (!(await this.isKept())) return;
+		const { conversations, messages, done } = await this.#open('readwrite');
 		conversations.clear();
 		messages.clear();
 		await done;
 	}
 
-	/** The ids of the conversations that have a text in their title or in a message. */
-	async search(text) {
+	/** The ids of the conversations that have a text in their title or in a message. Ends early when it `isStale`. */
+	async search(text, isStale) {
 		const wanted = text.toLowerCase();
-		const { conversations, messages } = this.#open();
 		const found = new Set();
-		for (const head of await result(conversations.getAll())) if (has(head.title, wanted)) found.add(head.id);
-		await new Promise((resolve, reject) => {
+		const look = (id, where) => String(where).toLowerCase().includes(wanted) && found.add(id);
+		for (const { id, title } of await this.list()) look(id, title);
+		for (const { id, messages } of this.#held.values()) for (const { content } of Object.values(messages)) look(id, content);
+		await this.#read(({ messages }) => new Promise((resolve, reject) => {
 			const request = messages.openCursor();
 			request.onerror = () => reject(request.error);
 			request.onsuccess = () => {
 				const cursor = request.result;
-				if (!cursor) return resolve();
-				if (has(cursor.value.content, wanted)) found.add(cursor.value.conversation);
+				if (!cursor || isStale()) return resolve();
+				look(cursor.value.conversation, cursor.value.content);
 				cursor.continue();
 			};
-		});
+		}));
 		return found;
-	}
-}
-
-class MemoryStore {
-	isKept = false;
-	#all = new Map();
-
-	list = async () => [...this.#all.values()].sort(isNewer);
-	load = async (id) => this.#all.get(id) ?? null;
-	save = async (conversation) => void this.#all.set(conversation.id, conversation);
-	remove = async (id) => void this.#all.delete(id);
-	clear = async () => this.#all.clear();
-
-	async search(text) {
-		const wanted = text.toLowerCase();
-		const matches = ({ title, messages }) => has(title, wanted) || Object.values(messages).some((one) => has(one.content, wanted));
-		return new Set([...this.#all.values()].filter(matches).map(({ id }) => id));
 	}
 }

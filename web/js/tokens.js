@@ -8,7 +8,7 @@ const PAGE = 4000;
 const stepOf = (logprob) => [0.9, 0.6, 0.3, 0.1].filter((limit) => Math.exp(logprob) < limit).length;
 
 /** A token's text with what cannot be seen made visible. */
-export const visible = (text) => text.replaceAll('\n', '⏎').replaceAll('\t', '⇥').replaceAll(' ', '␣') || '(nothing)';
+const visible = (text) => text.replaceAll('\n', '⏎').replaceAll('\t', '⇥').replaceAll(' ', '␣') || '(nothing)';
 
 /** Returns the element. Arrow keys go from token to token. */
 export function tokenView(tokens) {

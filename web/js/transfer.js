@@ -40,7 +40,7 @@ function checked(given, newId) {
 	const selected = Object.entries(isRecord(given.selected) ? given.selected : {}).filter((pair) => pair.every((id) => ids.has(id)));
 	return {
 		id: newId(),
-		title: String(given.title ?? '').slice(0, 200),
+		title: String(given.title || 'New chat').slice(0, 200),
 		created: time(given.created),
 		updated: time(given.updated),
 		messages: Object.fromEntries(messages.map((message) => [message.id, message])),

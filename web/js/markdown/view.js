@@ -15,10 +15,6 @@ export class MarkdownView {
 		this.root = root;
 	}
 
-	get source() {
-		return this.#source;
-	}
-
 	/** Shows `source`. `open` says that more of it may come. */
 	update(source, open = false) {
 		if (!source.startsWith(this.#source)) this.#reset();
