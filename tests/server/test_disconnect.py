@@ -69,7 +69,8 @@ async def test_going_away_at_any_turn_of_the_loop(stream: bool, prompt: Any) -> 
 
     async with served(endless) as app:
         for turns in range(40):
-            await hang_up(app, turns, "/v1/completions", prompt=prompt, stream=stream, ignore_eos=True)
+            fields: dict[str, Any] = {"prompt": prompt, "stream": stream, "ignore_eos": True}
+            await hang_up(app, turns, "/v1/completions", max_tokens=1000, **fields)
             await idle(app.engine)
         for turns in range(40):
             await hang_up(
