@@ -117,6 +117,36 @@ def test_everything_by_keyboard(stand_in: StandIn, open_page: Any) -> None:
     expect(page.page.locator("#draft")).to_be_focused()
 
 
+def test_the_keyboard_on_a_narrow_screen(stand_in: StandIn, open_page: Any) -> None:
+    """What is behind the list of conversations, or behind the tools, is not to be reached."""
+    page = open_page(stand_in.url, width=360, height=740)
+    keys = page.page.keyboard
+    focused = page.page.locator(":focus")
+    page.send("one")
+    page.wait_done()
+    for name, opener, shown in (
+        ("#sidebar", "Show conversations", "New chat"),
+        ("#panel", "Engine", "Engine"),
+    ):
+        page.page.locator(f"#top [aria-label='{opener}']").focus()
+        keys.press("Enter")
+        expect(focused).to_have_text(shown)
+        for key in ["Tab"] * 25 + ["Shift+Tab"] * 25:
+            keys.press(key)
+            assert page.page.locator(f"{name}, .skip").evaluate_all(
+                "all => all.some((one) => one.contains(document.activeElement))"
+                " || document.activeElement === document.body"
+            )
+        page.page.locator(name).locator("button").first.focus()
+        keys.press("Escape")
+        expect(focused).to_have_attribute("aria-label", opener)
+    keys.press("Alt+k")
+    expect(page.page.locator("#search")).to_be_focused()
+    page.page.mouse.click(350, 400)
+    expect(page.page.locator("#sidebar")).not_to_be_visible()
+    expect(focused).to_have_attribute("aria-label", "Engine")
+
+
 def test_answers_are_read_out(stand_in: StandIn, open_page: Any) -> None:
     stand_in.plan = lambda body: Plan(pieces=["A sentence. ", "And `another`."])
     page = open_page(stand_in.url)

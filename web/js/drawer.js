@@ -7,11 +7,7 @@ export class Drawer {
 
 	constructor(element) {
 		this.element = element;
-		byId('main').addEventListener('pointerdown', (event) => {
-			if (!this.isOpen) return;
-			event.preventDefault();
-			this.close();
-		});
+		byId('main').addEventListener('click', ({ target, currentTarget }) => target === currentTarget && this.close());
 	}
 
 	get isOpen() {
@@ -21,18 +17,18 @@ export class Drawer {
 	open() {
 		if (!matchMedia('(max-width: 859px)').matches) return;
 		this.#opener = document.activeElement;
-		document.body.classList.add('with-drawer');
+		this.#cover(true);
 		this.element.querySelector('button').focus();
 	}
 
 	close() {
 		if (!this.isOpen) return;
-		document.body.classList.remove('with-drawer');
+		this.#cover(false);
 		this.#opener?.focus();
 	}
 
-	toggle() {
-		if (this.isOpen) this.close();
-		else this.open();
+	#cover(isOpen) {
+		document.body.classList.toggle('with-drawer', isOpen);
+		for (const part of document.querySelectorAll('#main > :not(#top), .top-side')) part.inert = isOpen;
 	}
 }

@@ -281,8 +281,7 @@ class App {
 	}
 
 	#addTop() {
-		const menu = iconButton('menu', 'Show conversations', () => this.drawer.toggle(), { class: 'icon-button only-narrow', 'aria-controls': 'sidebar' });
-		byId('top-left').append(menu);
+		byId('top-left').append(iconButton('menu', 'Show conversations', () => this.drawer.open(), { 'aria-controls': 'sidebar' }));
 		for (const [symbol, label] of [['eye', 'Prompt'], ['pulse', 'Engine'], ['sliders', 'Settings']]) {
 			byId('top-right').append(el('button.button.quiet', { 'aria-label': label, 'aria-controls': 'panel', onclick: () => this.panel.toggle(label) }, icon(symbol), el('span', label)));
 		}
