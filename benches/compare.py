@@ -72,11 +72,11 @@ def main() -> None:
     for dtype, results in run["dtypes"].items():
         title = f"Decode, tokens a second ({args.model.name}, {dtype})"
         rates = {each["workload"]: each["decode_tok_s"] for each in results["workloads"]}
-        stem.with_name(f"{stem.name}-{dtype}.svg").write_text(bars(title, rates))
+        bars(f"{stem.name}-{dtype}", title, rates).write(args.out)
     if args.docs:
         fill_docs(DOCS, run)
     print(markdown(run))
-    say(f"written: {stem}.json, .md and .svg")
+    say(f"written: {stem}.json, .md, .svg and .png")
 
 
 def parse_args() -> argparse.Namespace:

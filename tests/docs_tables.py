@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 
+from tinyllm.bench.capacity.settings import CapacityOptions
 from tinyllm.bench.serve.settings import ArrivalOptions, DatasetOptions, ServerOptions
 from tinyllm.config import EngineConfig
 from tinyllm.metrics import EngineMetrics
@@ -141,6 +142,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "BenchServer": lambda: fields_of(ServerOptions),
     "BenchDataset": lambda: fields_of(DatasetOptions),
     "BenchArrivals": lambda: fields_of(ArrivalOptions),
+    "BenchCapacity": lambda: fields_of(CapacityOptions),
     "Metrics": lambda: metric_rows(EngineMetrics("model").registry),
     "HTTPMetrics": http_metric_rows,
     "Endpoints": endpoint_rows,

@@ -41,6 +41,8 @@ def main() -> None:
     study = Study(args, stem)
     try:
         asyncio.run(study.run(backends, Loads(args, study).jobs()))
+    except KeyboardInterrupt:
+        say("interrupted: what was measured is kept")
     finally:
         study.save()
         title = f"Serving {args.model.name} in {args.dtype}"

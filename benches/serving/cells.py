@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyllm.bench.serve.settings import ArrivalOptions, DatasetOptions
 
+ALONE, BESIDE = "short alone", "short beside long prefill"
 PREFILL_RATE, DECODE_RATE = 1200.0, 300.0
 """Tokens a second, guessed for the forecast."""
 
@@ -79,11 +80,9 @@ def cells(requests: int, rate: float, context: int) -> list[Cell]:
         Cell("long prefill", long_prompt, 8, requests, 4),
         Cell("long decode", 48, long_answer, requests, 4),
         Cell("shared prefix", own, 32, requests, 4, dataset=prefixes),
+        Cell(ALONE, 32, 32, requests * 2, rate=rate, dataset={"dataset_name": "mixed", "mix": [short]}),
         Cell(
-            "short alone", 32, 32, requests * 2, rate=rate, dataset={"dataset_name": "mixed", "mix": [short]}
-        ),
-        Cell(
-            "short beside long prefill",
+            BESIDE,
             32,
             32,
             requests * 2,

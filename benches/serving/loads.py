@@ -8,7 +8,8 @@ from dataclasses import replace
 from benches.serving.cells import Cell, cells
 from benches.serving.servers import RunningServer
 from benches.serving.study import Job, Study, say
-from tinyllm.bench.capacity.study import CapacityOptions, cell_of, forecast, replay, search
+from tinyllm.bench.capacity.settings import CapacityOptions
+from tinyllm.bench.capacity.study import cell_of, forecast, replay, search
 from tinyllm.bench.capacity.workload import Workload, unlike
 from tinyllm.bench.serve.load import run_load
 from tinyllm.bench.serve.planning import make_plan, parse_goodput
@@ -30,12 +31,11 @@ class Loads:
         self._workloads: dict[int, Workload] = {}
         """By port: one for each start of a server."""
         self._options = CapacityOptions(
-            start=args.start_rate,
+            start_rate=args.start_rate,
             probe_seconds=args.probe_seconds,
             probe_requests=args.probe_requests,
             tolerance=args.tolerance,
-            windows=max(1, args.windows),
-            num_prompts=args.num_prompts,
+            windows=args.windows,
         )
 
     def jobs(self) -> list[Job]:
@@ -47,7 +47,7 @@ class Loads:
             found += [
                 self._replay(fraction, window)
                 for window in range(options.windows)
-                for fraction in options.fractions
+                for fraction in options.fraction
             ]
         return [
             job for job in found if not self._args.only or any(only in job.name for only in self._args.only)
@@ -68,10 +68,10 @@ class Loads:
         return Job(cell.name, cell.seconds(), run)
 
     async def _search(self, server: RunningServer) -> None:
-        found = self._study.of(server.backend.name)
-        found["capacity"] = await search(self._workload(server), self._options, note=say)
+        found, workload = self._study.of(server.backend.name), self._workload(server)
+        found["capacity"] = await search(workload, self._options, note=say)
         if c_ref := found["capacity"]["capacity"]["c_ref"]:
-            say(f"its replays: about {forecast(c_ref, self._options) / 60:.0f} minutes")
+            say(f"its replays: about {forecast(workload, self._options, c_ref) / 60:.0f} minutes")
 
     def _replay(self, fraction: float, window: int) -> Job:
         async def run(server: RunningServer) -> None:
@@ -79,11 +79,9 @@ class Loads:
             if report is None or report["capacity"]["c_ref"] is None:
                 raise TinyLLMError("it has no C_ref")
             c_ref = report["capacity"]["c_ref"]
-            report["levels"].append(
-                await replay(self._workload(server), self._options, c_ref, fraction, window)
-            )
+            report["levels"].append(await replay(self._workload(server), c_ref, fraction, window))
 
-        seconds = self._options.num_prompts / (fraction * ASSUMED_C_REF)
+        seconds = self._args.num_prompts / (fraction * ASSUMED_C_REF)
         return Job(f"{fraction:g} of C_ref, window {window}", seconds, run)
 
     def _workload(self, server: RunningServer) -> Workload:
@@ -96,6 +94,7 @@ class Loads:
         longest = args.context - 16
         return DatasetOptions(
             dataset_name="burstgpt",
+            num_prompts=args.num_prompts,
             max_input_len=min(512, longest * 3 // 4),
             max_output_len=min(128, longest // 4),
             num_warmups=4,

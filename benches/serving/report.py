@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benches.serving.cells import ALONE, BESIDE
 from tinyllm.bench.plots.page import Section, Table
 from tinyllm.bench.plots.runs import runs_of, sections, words_of
 from tinyllm.bench.table import environment_line
@@ -27,6 +28,11 @@ def study_sections(result: Mapping[str, Any]) -> Iterator[Section]:
             ["Less is better; the last column is tinyllm over the best other server."],
             side_by_side(backends, "ttft_ms", percentile),
         )
+    yield Section(
+        "Short requests beside long prefill",
+        ["Time to first token of the short requests alone at a rate; then with one in ten a long prompt."],
+        disturbance(backends),
+    )
     yield from sections(
         "Every run", runs_of(result, ""), [environment_line(result["metadata"]["environment"])]
     )
@@ -56,6 +62,22 @@ def capacity_table(backends: Mapping[str, Any]) -> Table | None:
         if rows
         else None
     )
+
+
+def disturbance(backends: Mapping[str, Any]) -> Table | None:
+    """Return what long prompts do to the short requests beside them."""
+    rows = []
+    for name, found in backends.items():
+        summaries = {cell["name"]: cell["summary"] for cell in found["cells"]}
+        if ALONE not in summaries or BESIDE not in summaries:
+            continue
+        mixed = summaries[BESIDE]
+        pair = [summaries[ALONE]["ttft_ms"], mixed["by_label"].get("short", mixed)["ttft_ms"]]
+        if None not in pair:
+            values = [figures[percentile] for percentile in ("p50", "p99") for figures in pair]
+            rows.append((name, *(f"{value:,.1f}" for value in values), f"{values[3] / values[2]:.2f}"))
+    header = ("server", "p50 alone, ms", "beside", "p99 alone, ms", "beside", "p99 ratio")
+    return Table(header, rows) if rows else None
 
 
 def side_by_side(backends: Mapping[str, Any], figure: str, percentile: str | None = None) -> Table | None:

@@ -57,7 +57,8 @@ def vllm_server(python: str, model: Path, dtype: str, threads: int, context: int
     """Return vLLM's server, of its CPU build."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--dtype", dtype]
     command += ["--max-model-len", str(context), "--max-num-seqs", str(MAX_SEQS)]
-    command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--disable-uvicorn-access-log"]
+    command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1"]
+    command += ["--disable-uvicorn-access-log", "--enable-prompt-tokens-details"]
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",

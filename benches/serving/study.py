@@ -8,14 +8,17 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benches.serving.servers import Backend, RunningServer
 from tinyllm.bench.environment import environment
-from tinyllm.errors import TinyLLMError
+from tinyllm.errors import EngineError, TinyLLMError
+
+ALIVE_SECONDS = 0.5
+"""Between two looks at whether a server still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Job:
     name: str
     seconds: float
     """About how long it takes, with one server."""
-    run: Callable[[RunningServer], Awaitable[None]]
+    run: Callable[[RunningServer], Coroutine[Any, Any, None]]
 
 
 class Study:
@@ -106,7 +109,7 @@ class Study:
         server.wake()
         try:
             async with asyncio.timeout(60 * self._args.job_minutes):
-                await job.run(server)
+                await while_alive(server, job.run(server))
         except (TinyLLMError, OSError, TimeoutError) as error:
             self._failed(backend, job.name, error)
         finally:
@@ -126,6 +129,19 @@ class Study:
         spent = time.monotonic() - self._started
         left = sum(job.seconds for job in jobs[done:]) / sum(job.seconds for job in jobs[:done]) * spent
         say(f"{done} of {len(jobs)} done in {spent / 60:.1f} minutes; about {left / 60:.0f} more")
+
+
+async def while_alive(server: RunningServer, work: Coroutine[Any, Any, None]) -> None:
+    """Do some work, but not longer than the server lives. Raises `EngineError`, and what the work raises."""
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=ALIVE_SECONDS)
+            if not server.is_alive:
+                raise EngineError("the server ended: see the log")
+        await task
+    finally:
+        task.cancel()
 
 
 def say(line: str) -> None:

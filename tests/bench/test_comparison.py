@@ -131,6 +131,7 @@ def test_the_docs_have_marks() -> None:
 
 
 def test_the_picture_is_svg_with_every_number() -> None:
-    svg = ElementTree.fromstring(bars("a <title>", {"1x2x3": {"x": 10.0, "y": 1234.0}, "4x5x6": {"x": 5.0}}))
+    values = {"1x2x3": {"x": 10.0, "y": 1234.0}, "4x5x6": {"x": 5.0}}
+    svg = ElementTree.fromstring(bars("name", "a <title>", values).svg)
     text = " ".join(svg.itertext())
     assert all(part in text for part in ("a <title>", "1x2x3", "4x5x6", "1,234", "10", "5"))

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from benches.serving.cells import cells
+from benches.serving.cells import ALONE, BESIDE, cells
 from benches.serving.loads import Loads
-from benches.serving.report import side_by_side, study_sections
+from benches.serving.report import disturbance, side_by_side, study_sections
 from benches.serving.servers import Backend, RunningServer, llamacpp_server, vllm_server
 from benches.serving.study import Job, Study
 from tinyllm.bench.compare import compare
@@ -144,6 +144,17 @@ def test_servers_stand_side_by_side() -> None:
     assert latency is not None
     assert latency.rows[0] == ("a", "10.0", "40.0", "20.0", "0.50")
     assert side_by_side({"tinyllm": {"cells": []}}, "output_throughput") is None
+
+
+def test_short_requests_are_compared_with_themselves_alone() -> None:
+    def short(p99: float) -> dict[str, Any]:
+        return {"ttft_ms": {"p50": 1.0, "p99": p99}, "by_label": {}}
+
+    mixed = {"ttft_ms": {"p50": 9.0, "p99": 900.0}, "by_label": {"short": short(30.0), "long": short(900.0)}}
+    cells = [{"name": ALONE, "summary": short(10.0)}, {"name": BESIDE, "summary": mixed}]
+    table = disturbance({"one": {"cells": cells}, "without": {"cells": cells[:1]}})
+    assert table is not None
+    assert table.rows == [("one", "1.0", "1.0", "10.0", "30.0", "3.00")]
 
 
 @pytest.mark.parametrize("context", [128, 256, 2048, 8192])

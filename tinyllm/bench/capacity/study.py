@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from tinyllm.bench.capacity.search import Capacity, Probe, find_capacity, waiting_limit
+from tinyllm.bench.capacity.settings import CapacityOptions
 from tinyllm.bench.capacity.workload import Workload
 from tinyllm.bench.serve.load import Plan, run_load
 from tinyllm.bench.serve.records import RequestRecord, RunResult
 from tinyllm.bench.stats import tail
-from tinyllm.errors import ConfigError
 
-__all__ = ["FRACTIONS", "CapacityOptions", "cell_of", "forecast", "replay", "run_capacity", "search"]
-
-FRACTIONS: Final = (0.25, 0.50, 0.75, 0.90)
+__all__ = ["cell_of", "forecast", "replay", "run_capacity", "search"]
 
 Note = Callable[[str], None]
 Save = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityOptions:
-    """How to search, and what to replay."""
-
-    good_ratio: float = 0.95
-    """Part of a probe's requests that must be within the limits for its rate to be sustained."""
-    start: float = 1.0
-    """Rate of the first probe, in requests a second."""
-    tolerance: float = 0.05
-    probe_seconds: float = 30.0
-    """Time in which a probe offers its requests, at least."""
-    probe_requests: int = 60
-    """Requests of a probe, at least."""
-    fractions: Sequence[float] = FRACTIONS
-    windows: int = 1
-    num_prompts: int = 100
-    """Requests of a window."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.good_ratio <= 1:
-            raise ConfigError(f"--good-ratio must be above 0 and at most 1 (got {self.good_ratio:g})")
-        if not all(0 < fraction <= 2 for fraction in self.fractions):
-            raise ConfigError("--fractions must be above 0 and at most 2")
-        if not 0 < self.tolerance < 1:
-            raise ConfigError(f"--tolerance must be between 0 and 1 (got {self.tolerance:g})")
-        if min(self.start, self.probe_seconds) <= 0 or not math.isfinite(self.start + self.probe_seconds):
-            raise ConfigError("--start-rate and --probe-seconds must be above 0")
-        if min(self.windows, self.probe_requests, self.num_prompts) < 1:
-            raise ConfigError("--windows, --probe-requests and --num-prompts must be at least 1")
 
 
 async def run_capacity(
@@ -71,11 +36,11 @@ async def run_capacity(
     c_ref = report["capacity"]["c_ref"]
     if c_ref is None:
         return report
-    note(f"replays: about {forecast(c_ref, options) / 60:.0f} minutes")
+    note(f"replays: about {forecast(workload, options, c_ref) / 60:.0f} minutes")
     for window in range(options.windows):
-        for fraction in options.fractions:
+        for fraction in options.fraction:
             note(f"window {window} at {fraction:g} of C_ref")
-            report["levels"].append(await replay(workload, options, c_ref, fraction, window))
+            report["levels"].append(await replay(workload, c_ref, fraction, window))
             save(report)
     return report
 
@@ -85,7 +50,7 @@ async def search(
 ) -> dict[str, Any]:
     """Return a report that has C_ref, and no replays yet. Raises as `run_capacity` does."""
     waiting_limit(workload.limits)
-    metadata: dict[str, Any] = {"capacity": dataclasses.asdict(options)}
+    metadata: dict[str, Any] = {"capacity": options.model_dump(mode="json")}
 
     async def probe(rate: float) -> Probe:
         count = max(options.probe_requests, math.ceil(rate * options.probe_seconds))
@@ -94,7 +59,7 @@ async def search(
         metadata.update(plan.metadata, target=plan.target.to_json())
         return await _probe(plan, rate, options.good_ratio)
 
-    found = await find_capacity(probe, start=options.start, tolerance=options.tolerance)
+    found = await find_capacity(probe, start=options.start_rate, tolerance=options.tolerance)
     note(_found(found))
     return {
         "schema": 1,
@@ -106,19 +71,17 @@ async def search(
     }
 
 
-async def replay(
-    workload: Workload, options: CapacityOptions, c_ref: float, fraction: float, window: int
-) -> dict[str, Any]:
+async def replay(workload: Workload, c_ref: float, fraction: float, window: int) -> dict[str, Any]:
     """Return one level of a report: a window at a part of C_ref."""
     rate = fraction * c_ref
-    result = await run_load(await workload.plan(rate, options.num_prompts, window))
+    result = await run_load(await workload.plan(rate, workload.num_prompts, window))
     place = {"name": f"{fraction:g}/{window}", "fraction": fraction, "window": window, "rate": rate}
     return place | cell_of(result)
 
 
-def forecast(c_ref: float, options: CapacityOptions) -> float:
+def forecast(workload: Workload, options: CapacityOptions, c_ref: float) -> float:
     """Return about how many seconds the replays take."""
-    return sum(options.num_prompts / (fraction * c_ref) for fraction in options.fractions) * options.windows
+    return options.windows * sum(workload.num_prompts / (each * c_ref) for each in options.fraction)
 
 
 def cell_of(result: RunResult) -> dict[str, Any]:

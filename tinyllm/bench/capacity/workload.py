@@ -37,6 +37,8 @@ class Workload:
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.limits = limits
+        self.num_prompts = dataset.num_prompts
+        """Of a window."""
         self._server, self._dataset, self._burstiness = server, dataset, burstiness
         self._metadata = metadata or {}
         self._salts = itertools.count()

@@ -12,15 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tinyllm.errors import ConfigError
 from tinyllm.faults import first_fault
 
-__all__ = ["ArrivalOptions", "DatasetOptions", "ServerOptions"]
+__all__ = ["ArrivalOptions", "DatasetOptions", "Options", "ServerOptions"]
 
 Positive = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Options(BaseModel):
-    """Raises `ConfigError` that names the flag."""
+class Options(BaseModel):
+    """A group of flags. Raises `ConfigError` that names the flag."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
@@ -36,7 +36,7 @@ class _Options(BaseModel):
                 raise ConfigError(f"--{name.replace('_', '-')}:{fault}") from None
 
 
-class ServerOptions(_Options):
+class ServerOptions(Options):
     """Whom to ask, and what every request has in common."""
 
     base_url: str = "http://127.0.0.1:8000"
@@ -63,7 +63,7 @@ class ServerOptions(_Options):
     """Seconds to wait until the server answers a short request; 0 tries once."""
 
 
-class DatasetOptions(_Options):
+class DatasetOptions(Options):
     """What to ask. A length is in tokens."""
 
     dataset_name: Literal[
@@ -135,7 +135,7 @@ class DatasetOptions(_Options):
             raise ConfigError("give --tokenizer for prompts of text or --vocab-size for token ids, not both")
 
 
-class ArrivalOptions(_Options):
+class ArrivalOptions(Options):
     """When to ask."""
 
     request_rate: Annotated[float, Field(gt=0)] = math.inf
