@@ -223,8 +223,6 @@ class StandIn:
         try:
             thoughts = [("reasoning_content", text) for text in plan.reasoning]
             for kind, text in [*thoughts, *(("content", text) for text in plan.pieces)]:
-                if count == plan.cut_after:
-                    raise ConnectionError("cut")
                 if count == plan.fail_after:
                     yield _event(envelope("a fault", "request_failed"))
                     yield b"data: [DONE]\n\n"
@@ -233,6 +231,8 @@ class StandIn:
                     await asyncio.to_thread(plan.gate.wait, 30)
                 if plan.rate is not None:
                     await asyncio.sleep(max(0.0, started + count / plan.rate - time.monotonic()))
+                if count == plan.cut_after:  # what came together with the break, the browser may not give out
+                    raise ConnectionError("cut")
                 count += 1
                 yield _event(_chunk(body, count, {kind: text}, None, text))
             yield _event(_chunk(body, count, {}, plan.finish, None))

@@ -249,14 +249,20 @@ def test_presets_can_be_saved_and_deleted(stand_in: StandIn, open_page: Any) -> 
 
 
 def test_reasoning_is_in_a_fold(stand_in: StandIn, open_page: Any) -> None:
-    stand_in.plan = lambda body: Plan(reasoning=["I *think*", " hard."], pieces=["Done."], rate=20)
+    """It can be opened while the model thinks, and grows on."""
+    gate = threading.Event()
+    stand_in.plan = lambda body: Plan(reasoning=["I *think*", " hard."], pieces=["Done."], gate=gate)
     page = open_page(stand_in.url)
     page.send("Think")
-    expect(page.page.locator(".reasoning summary")).to_have_text("Thinking…")
+    summary, thoughts = page.page.locator(".reasoning summary"), page.page.locator(".reasoning-body")
+    expect(summary).to_have_text("Thinking…")
+    expect(thoughts).not_to_be_visible()
+    summary.click()
+    expect(thoughts).to_have_text("I think")
+    gate.set()
+    expect(thoughts).to_have_text("I think hard.")
     page.wait_done()
-    expect(page.page.locator(".reasoning summary")).to_have_text(re.compile("Thought for"))
-    page.page.click(".reasoning summary")
-    expect(page.page.locator(".reasoning-body")).to_have_text("I think hard.")
+    expect(summary).to_have_text(re.compile("Thought for"))
     assert page.answer() == "Done."
 
 
