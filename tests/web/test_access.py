@@ -204,9 +204,13 @@ def test_nothing_sticks_out(stand_in: StandIn, open_page: Any, width: int, heigh
 
 def test_a_touch_of_a_phone(stand_in: StandIn, open_page: Any) -> None:
     page = open_page(stand_in.url, width=360, height=740, has_touch=True, is_mobile=True)
+    assert page.page.get_attribute("#draft", "enterkeyhint") is None  # the key begins a line
     page.page.fill("#draft", "Hi")
+    page.page.press("#draft", "Enter")
+    page.page.keyboard.type("you")
     page.page.tap(".send")
     page.wait_done()
+    assert stand_in.bodies[0]["messages"][0]["content"] == "Hi\nyou"
     page.page.tap("[aria-label='Show conversations']")
     page.page.tap("#new-chat")
     expect(page.page.locator(".message")).to_have_count(0)
