@@ -57,6 +57,10 @@ class Admission:
             and not leader.status.is_finished
         )
 
+    def is_long(self, request: Request) -> bool:
+        """Whether a prompt is long as a whole: more than this remained of it when it was started."""
+        return request.num_tokens - request.num_cached_tokens > self.long
+
     def leaves_room(self, request: Request, prefills: Sequence[Request]) -> bool:
         """Whether a short prompt could still start beside these and this one: long ones leave one place."""
         if request.num_tokens <= self.long:

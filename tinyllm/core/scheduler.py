@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 
 from tinyllm.core.admission import Admission
 from tinyllm.core.fair_share import prefill_shares
 from tinyllm.core.integrity import require
 from tinyllm.core.kv_cache_manager import KVCacheManager
+from tinyllm.core.pace import Pace
 from tinyllm.core.request import Request, RequestStatus
 from tinyllm.core.request_queue import RequestQueue, rank_of
 from tinyllm.core.scheduler_config import SchedulerConfig
@@ -28,16 +29,19 @@ from tinyllm.errors import ContextLengthError, InvalidRequestError
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
+ANSWERS_PER_PROMPT = 4
+"""From so many answers for each prompt on, they set the pace."""
+
 
 class Scheduler:
     """Lets ``num_computed_tokens`` of every request catch up with its ``num_tokens``; there are no phases.
 
     A step serves, within ``max_num_batched_tokens``: each running request that lacks one token, so that those
-    that decode get one in every step; then prompts, up to ``max_num_partial_prefills`` at once with fair
-    shares of the rest, new ones in order of rank. A prompt gets all its blocks when it is admitted, so only
-    decoding can run out of blocks; then the last in rank is preempted, stalled ones first, and computed anew
-    later. In one-shot mode each prompt is computed in a single step: the first of a step whatever its length
-    (the one case that exceeds the budget), more if they fit.
+    that decode get one in every step; then prompts, as much as `Pace` allows beside those that decode, up to
+    ``max_num_partial_prefills`` at once with fair shares, new ones in order of rank. A prompt gets all its
+    blocks when it is admitted, so only decoding can run out of blocks; then the last in rank is preempted,
+    stalled ones first, and computed anew later. In one-shot mode each prompt is computed in a single step:
+    the first of a step whatever its length (the one case that exceeds the budget), more if they fit.
 
     Not thread-safe: the executor thread owns it. `check_length` alone reads only constants.
     """
@@ -55,6 +59,7 @@ class Scheduler:
         self._admission = Admission(config, kv, self.running)
         self._one_shot = config.prefill_mode == "one-shot"
         self._max_prefills = 1 if self._one_shot else config.max_num_partial_prefills
+        self._pace = Pace(config.max_prefill_slowdown)
         self._numbers = count()
         self._next_due = math.inf
         """No request times out before this."""
@@ -186,12 +191,26 @@ class Scheduler:
         reads (``credit.stalled`` tells it to wake the caller).
         """
         now = self.clock()
-        output = SchedulerOutput()
+        output = SchedulerOutput(started=now)
         self._expire(now, output)
         prefills = self._schedule_decodes(output, now)
-        budget = self.config.max_num_batched_tokens - len(output.scheduled)
-        self._schedule_prefills(prefills, budget, output, now)
+        self._schedule_prefills(prefills, self._prefill_budget(prefills, output), output, now)
         return output
+
+    def _prefill_budget(self, prefills: Sequence[Request], output: SchedulerOutput) -> int:
+        """Return how many prompt tokens may come beside the answers that are scheduled.
+
+        A few long prompts beside many answers come at the answers' pace. Short ones come as fast as they can:
+        if the answers of a burst started far apart, they would be computed in small batches.
+        """
+        output.num_decodes = len(output.scheduled)
+        budget = self.config.max_num_batched_tokens - output.num_decodes
+        prompts = [*prefills, *islice(self.waiting, self._admission.max_running - self.num_running)]
+        few = output.num_decodes >= ANSWERS_PER_PROMPT * len(prompts)
+        if self._one_shot or not few or not all(map(self._admission.is_long, prompts)):
+            return budget
+        paced = self._pace.prefill_budget(output.num_decodes)
+        return budget if paced is None else min(budget, paced)
 
     def _schedule_decodes(self, output: SchedulerOutput, now: float) -> list[Request]:
         """Schedule running requests that lack one token; return those that lack more."""
@@ -325,6 +344,8 @@ class Scheduler:
         Results of requests that have ended since `schedule` are dropped.
         """
         now = self.clock()
+        num_prefill_tokens = output.num_scheduled_tokens - output.num_decodes
+        self._pace.note(output.num_decodes, num_prefill_tokens, now - output.started)
         updates = []
         for item in output.scheduled:
             request = item.request

@@ -37,6 +37,10 @@ class SchedulerOutput:
     preempted: list[Request] = field(default_factory=list)
     ended: list[Request] = field(default_factory=list)
     """Timed out or stalled too long: finished, blocks free, to be reported."""
+    num_decodes: int = 0
+    """How many of ``scheduled`` compute the one token that their answer waits for; these come first."""
+    started: float = 0.0
+    """When it was planned, by the scheduler's clock."""
 
     @property
     def num_scheduled_tokens(self) -> int:
