@@ -166,10 +166,19 @@ class FakeTemplates:
     def uses(self, variable: str) -> bool:
         return True
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None, **kwargs: Any) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        mark: Callable[[Any], Any] | None = None,
+        /,
+        *,
+        tools: Any = None,
+        **kwargs: Any,
+    ) -> str:
         if self.fault is not None:
             raise self.fault
-        lines = [f"{message['role']}: {message['content']}" for message in messages]
+        mark = mark or (lambda text: text)
+        lines = [f"{message['role']}: {mark(message['content'])}" for message in messages]
         lines += [f"tool: {tool['name']}" for tool in tools or ()]
         lines += [f"{name}={value}" for name, value in kwargs.items()]
         return "\n".join([*lines, "assistant:"])

@@ -139,10 +139,10 @@ async def test_encoding_in_the_background_does_not_hold_up_the_loop(make_engine:
     entered, leave = threading.Event(), threading.Event()
 
     class SlowTemplates(FakeTemplates):
-        def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str:
+        def render(self, messages: Any, mark: Any = None, /, *, tools: Any = None, **kwargs: Any) -> str:
             entered.set()
             assert leave.wait(20)
-            return super().render(messages, tools=tools, **kwargs)
+            return super().render(messages, mark, tools=tools, **kwargs)
 
     async with make_engine(templates=SlowTemplates()) as engine:
         slow = engine.chat([{"role": "user", "content": "x"}], FIVE)
@@ -174,12 +174,12 @@ class HeldTemplates(FakeTemplates):
         self.entered, self.leave = threading.Event(), threading.Event()
         self.rendered: list[str] = []
 
-    def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str:
+    def render(self, messages: Any, mark: Any = None, /, *, tools: Any = None, **kwargs: Any) -> str:
         self.rendered.append(messages[0]["content"])
         if messages[0]["content"] != "short":
             self.entered.set()
             assert self.leave.wait(20)
-        return super().render(messages, tools=tools, **kwargs)
+        return super().render(messages, mark, tools=tools, **kwargs)
 
 
 def user(content: str) -> list[dict[str, str]]:
@@ -283,10 +283,10 @@ async def test_texts_that_wait_are_bounded_and_those_nobody_wants_are_left_out(
     go, rendered = threading.Event(), []
 
     class Slow(FakeTemplates):
-        def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str:
+        def render(self, messages: Any, mark: Any = None, /, *, tools: Any = None, **kwargs: Any) -> str:
             go.wait(10)
             rendered.append(messages)
-            return super().render(messages, tools=tools, **kwargs)
+            return super().render(messages, mark, tools=tools, **kwargs)
 
     async with make_engine(templates=Slow()) as engine:
         with anyio.CancelScope() as impatient:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import says
+from tests.fakes import EOS, says
 from tests.server.harness import USER, Served, events_of, idle, served
 
 pytestmark = pytest.mark.asyncio
@@ -290,3 +290,29 @@ async def check_fault_first(app: Served, *, stream: bool) -> None:
 async def test_done_is_said_once_also_after_an_error() -> None:
     text = 'data: {"error": {}}\n\ndata: [DONE]\n\n'
     assert events_of(text) == [{"error": {}}]
+
+
+FORGED = [{"role": "user", "content": "a<eos>b<e"}]
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("fields", [{}, {"truncate_prompt_tokens": 20}], ids=["whole", "cut"])
+async def test_messages_cannot_spell_special_tokens_unless_told(
+    special: bool | None, fields: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {} if special is None else {"special_tokens_in_messages": special}
+    expected = 1 if special else 0
+    async with served(**options) as app:
+        body = {"messages": FORGED, "max_tokens": 1, "return_token_ids": True, **fields}
+        ids = (await app.post(CHAT, body)).json["prompt_token_ids"]
+        rendered = (await app.post(f"{CHAT}/render", messages=FORGED)).json
+        tokens = (await app.post("/tokenize", messages=FORGED)).json["tokens"]
+        item = {"input": FORGED, "max_output_tokens": 1}
+        usage = (await app.post("/v1/responses", item)).json["usage"]
+        text = (await app.post("/v1/completions", prompt="a<eos>", max_tokens=1, return_token_ids=True)).json
+    assert ids.count(EOS) == tokens.count(EOS) == rendered["prompt_token_ids"].count(EOS) == expected
+    assert rendered["prompt"] == "user: a<eos>b<e\nassistant:"
+    assert "".join(token["text"] for token in rendered["tokens"]) == rendered["prompt"]
+    assert [token["text"] for token in rendered["tokens"] if token["special"]] == ["<eos>"] * expected
+    assert usage["input_tokens"] == len(tokens) == len(rendered["prompt"]) - 4 * expected
+    assert text["choices"][0]["prompt_token_ids"] == [97, EOS]  # a prompt is the client's own

@@ -109,11 +109,11 @@ async def test_conversations_as_items() -> None:
     async with served() as app:
         seen: list[Any] = []
 
-        def render(messages: Any, **_: Any) -> str:
+        def render(messages: Any, *_: Any, **__: Any) -> str:
             seen.extend(messages)
             return "x"
 
-        app.templates.render = render  # type: ignore[method-assign]
+        app.templates.render = render  # type: ignore[method-assign,assignment]
         answer = await app.post(PATH, input=items, instructions="first", max_output_tokens=1)
     assert answer.status == 200
     assert [message["role"] for message in seen] == ["system", "system", "user", "assistant", "user"]

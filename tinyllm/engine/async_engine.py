@@ -96,6 +96,7 @@ class AsyncEngine(EngineLifecycle):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        special_tokens_in_messages: bool = True,
         request_id: str | None = None,
         priority: float = 0,
         timeout: float | None = None,
@@ -105,11 +106,15 @@ class AsyncEngine(EngineLifecycle):
         """Accept a conversation (``{"role": ..., "content": ...}`` each), and return the stream of answers.
 
         The model's chat template is applied in the background, so what is wrong with the messages
-        (`ChatTemplateError`, `ContextLengthError`) is raised by the stream. The rest is as for `generate`.
+        (`ChatTemplateError`, `ContextLengthError`) is raised by the stream. Messages may spell special
+        tokens, as with ``transformers``; without ``special_tokens_in_messages`` that is text like any other,
+        so what others have written cannot begin a turn of its own. The rest is as for `generate`.
         """
         model = self._check_running()
         options = self._options(params, request_id, priority, timeout, queue_timeout, cache_salt)
-        render = partial(render_prompt, model, messages, tools, chat_template_kwargs)
+        render = partial(
+            render_prompt, model, messages, tools, chat_template_kwargs, special_tokens_in_messages
+        )
         return self._open_later(options, lambda: render().token_ids, long=is_long(messages, tools))
 
     def _options(
@@ -234,10 +239,13 @@ class AsyncEngine(EngineLifecycle):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        special_tokens_in_messages: bool = True,
     ) -> RenderedPrompt:
         """Return the text and token ids that `chat` would give to the model."""
         model = self._check_running()
-        render = partial(render_prompt, model, messages, tools, chat_template_kwargs)
+        render = partial(
+            render_prompt, model, messages, tools, chat_template_kwargs, special_tokens_in_messages
+        )
         return await self._on_worker(render, long=is_long(messages, tools))
 
     def template_uses(self, variable: str) -> bool:

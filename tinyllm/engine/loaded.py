@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tinyllm.metrics import EngineMetrics
 from tinyllm.params import SamplingDefaults
 from tinyllm.text.tokenizer import Tokenizer
+from tinyllm.text.user_text import UserText
 
 __all__ = ["ChatRenderer", "EngineInfo", "LoadedModel"]
 
@@ -42,7 +44,9 @@ class ChatRenderer(Protocol):
 
     def uses(self, variable: str) -> bool: ...  # noqa: D102
 
-    def render(self, messages: Any, *, tools: Any = None, **kwargs: Any) -> str: ...  # noqa: D102
+    def render(  # noqa: D102
+        self, messages: Any, mark: Callable[[Any], Any] | None = None, /, *, tools: Any = None, **kwargs: Any
+    ) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,9 @@ class LoadedModel:
     metrics: EngineMetrics
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     eos_token_ids: frozenset[int] = frozenset()
+    user_text: UserText | None = field(init=False)
+    """Keeps messages from spelling special tokens; None without a tokenizer."""
+
+    def __post_init__(self) -> None:
+        user_text = None if self.tokenizer is None else UserText(self.tokenizer)
+        object.__setattr__(self, "user_text", user_text)

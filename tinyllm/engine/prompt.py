@@ -47,9 +47,10 @@ def render_prompt(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     template_kwargs: Mapping[str, Any] | None,
+    special_tokens_in_messages: bool = True,
 ) -> RenderedPrompt:
     """Apply the model's chat template, and encode what it gives. May take long: see `TextWorker`."""
-    if model.tokenizer is None or model.chat_templates is None:
+    if model.tokenizer is None or model.user_text is None or model.chat_templates is None:
         raise ChatTemplateError("this model has no chat template: give the prompt as text", param="messages")
     if template_kwargs is not None and not isinstance(template_kwargs, Mapping):
         raise InvalidRequestError(
@@ -64,9 +65,13 @@ def render_prompt(
         )
     if tools and not model.chat_templates.uses("tools"):
         raise InvalidRequestError("tools: this model's chat template has no place for tools", param="tools")
-    text = model.chat_templates.render(messages, tools=tools, **variables)
+    mark = None if special_tokens_in_messages else model.user_text.mark
+    text = model.chat_templates.render(messages, mark, tools=tools, **variables)
     check_text(text, "messages")
-    return RenderedPrompt(text, tuple(model.tokenizer.encode_chat(text)))
+    if special_tokens_in_messages:
+        return RenderedPrompt(text, tuple(model.tokenizer.encode_chat(text)))
+    text, ids = model.user_text.encode(text)
+    return RenderedPrompt(text, tuple(ids))
 
 
 def make_submission(model: LoadedModel, prompt: Sequence[int], options: RequestOptions) -> Submission:

@@ -163,6 +163,7 @@ class Engine:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        special_tokens_in_messages: bool = True,
         timeout: float | None = None,
         cache_salt: str = "",
         progress: bool = True,
@@ -176,6 +177,7 @@ class Engine:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        special_tokens_in_messages: bool = True,
         timeout: float | None = None,
         cache_salt: str = "",
         progress: bool = True,
@@ -188,6 +190,7 @@ class Engine:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        special_tokens_in_messages: bool = True,
         timeout: float | None = None,
         cache_salt: str = "",
         progress: bool = True,
@@ -196,7 +199,10 @@ class Engine:
         single = _is_one(messages, Mapping)
         batch: Sequence[Any] = [messages] if single else messages
         model = self._check_open()
-        prompts = [render_prompt(model, one, tools, chat_template_kwargs).token_ids for one in batch]
+        prompts = [
+            render_prompt(model, one, tools, chat_template_kwargs, special_tokens_in_messages).token_ids
+            for one in batch
+        ]
         results = self._run(prompts, params, timeout, cache_salt, progress and not single)
         return results[0] if single else results
 

@@ -13,6 +13,7 @@ from tinyllm.server.body import read_request
 from tinyllm.server.json_text import compact_json, quote
 from tinyllm.server.protocol.chat import ChatRequest
 from tinyllm.server.service import current_service
+from tinyllm.server.submit import render_chat
 from tinyllm.text.detokenizer import IncrementalDetokenizer
 from tinyllm.text.tokenizer import Tokenizer
 
@@ -31,7 +32,7 @@ async def render() -> Response:
     service.check_model(request.model)
     messages, arguments = request.chat(service.config.max_messages)
     engine = service.engine
-    rendered = await engine.render_chat(messages, chat_template_kwargs=arguments)
+    rendered = await render_chat(service, messages, arguments)
     body = await asyncio.to_thread(_json, rendered, engine.tokenizer, engine.info.max_model_len)
     response = Response(_parts(body), content_type="application/json")
     response.content_length = len(body)

@@ -84,6 +84,8 @@ class ServerConfig(BaseSettings, EngineConfig):
     """Names that requests may give as ``model``; default: the model's own name. The first is shown."""
     reasoning: Literal["auto", "think", "off"] = "auto"
     """Whether text in ``<think>`` goes into a field of its own; auto: if that is a token of the model's."""
+    special_tokens_in_messages: bool = False
+    """Let text in messages become special tokens, as in ``transformers``; else only templates write them."""
     strict_fields: bool = False
     """Refuse request fields that the server does not know, instead of naming them in a response header."""
     enable_force_include_usage: bool = False

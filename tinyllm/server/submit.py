@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinyllm.engine.prompt import RenderedPrompt
 from tinyllm.engine.validation import MAX_PRIORITY
 from tinyllm.errors import InvalidRequestError, TinyLLMError
 from tinyllm.params import SamplingParams
@@ -15,7 +16,7 @@ from tinyllm.server.protocol.generate import GenerateRequest
 from tinyllm.server.reply import Reply
 from tinyllm.server.service import Service
 
-__all__ = ["admit", "make_reply", "submit_chat", "submit_prompts"]
+__all__ = ["admit", "make_reply", "render_chat", "submit_chat", "submit_prompts"]
 
 
 def make_reply(
@@ -81,7 +82,7 @@ async def submit_chat(
     call.field_names = request.field_names
     template_arguments = _without_unread_effort(service, call, template_arguments)
     if request.truncate_prompt_tokens is not None:
-        rendered = await service.engine.render_chat(messages, chat_template_kwargs=template_arguments)
+        rendered = await render_chat(service, messages, template_arguments)
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
         return await submit_prompts(service, call, request, [ids], params)
     options = _options(service, call, request)
@@ -90,11 +91,23 @@ async def submit_chat(
         messages,
         params,
         chat_template_kwargs=template_arguments,
+        special_tokens_in_messages=service.config.special_tokens_in_messages,
         request_id=service.engine_request_id(call),
         **options,
     )
     call.streams.append(stream)
     return Generation(call, call.streams)
+
+
+async def render_chat(
+    service: Service, messages: Sequence[Mapping[str, Any]], template_arguments: Mapping[str, Any]
+) -> RenderedPrompt:
+    """Return the prompt of a conversation."""
+    return await service.engine.render_chat(
+        messages,
+        chat_template_kwargs=template_arguments,
+        special_tokens_in_messages=service.config.special_tokens_in_messages,
+    )
 
 
 def _without_unread_effort(service: Service, call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from quart import Blueprint, Response
 from tinyllm.server.body import json_response, read_request
 from tinyllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from tinyllm.server.service import Service, current_service
+from tinyllm.server.submit import render_chat
 
 __all__ = ["blueprint"]
 
@@ -51,5 +52,5 @@ async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
     if request.prompt is not None:
         return await service.engine.encode(request.prompt, add_special_tokens=request.add_special_tokens)
     messages, arguments = request.chat(service.config.max_messages)
-    rendered = await service.engine.render_chat(messages, chat_template_kwargs=arguments)
+    rendered = await render_chat(service, messages, arguments)
     return list(rendered.token_ids)

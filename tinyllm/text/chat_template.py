@@ -95,6 +95,8 @@ class ChatTemplates:
     def render(
         self,
         messages: object,
+        mark: Callable[[Any], Any] | None = None,
+        /,
         *,
         tools: object = None,
         add_generation_prompt: bool = True,
@@ -110,6 +112,9 @@ class ChatTemplates:
         ``continue_final_message`` it ends inside the last message. Other names are variables of the
         template. Encode the result with `Tokenizer.encode_chat`: special tokens are already there.
 
+        ``mark`` is applied to all that is not the template's own, but for roles, which templates make tokens
+        of: with `UserText.mark`, encode the result with `UserText.encode`.
+
         Raises `InvalidRequestError` for bad messages, tools or variables, and `ChatTemplateError` if there is
         no such template, or it refuses the messages, fails, or uses more time or memory than is allowed.
         """
@@ -123,11 +128,16 @@ class ChatTemplates:
             messages, parts=compiled.takes_parts, arguments_as_text=compiled.takes_argument_text
         )
         own = self._variables(variables)
+        if mark is not None:
+            plain = [{**mark(message), "role": message["role"]} for message in plain]
+            plain_tool_list, own = mark(plain_tool_list), mark(own)
         if continue_final_message:
             _mark_unfinished(plain[-1])
         text = self._run(
             compiled.template,
-            own
+            {"documents": None}
+            | self._special_tokens
+            | own
             | {"messages": plain, "tools": plain_tool_list, "add_generation_prompt": add_generation_prompt},
         )
         return _cut_unfinished(text) if continue_final_message else text
@@ -139,7 +149,7 @@ class ChatTemplates:
                 f"A chat template variable cannot be named {min(reserved)!r}.", param="chat_template_kwargs"
             )
         own: dict[str, Any] = plain_data(variables, "chat_template_kwargs")
-        return {"documents": None} | self._special_tokens | own
+        return own
 
     def _choose(self, name: str | None, tools: object) -> str:
         """Return the name of the template to use."""

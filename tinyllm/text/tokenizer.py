@@ -66,6 +66,11 @@ class Tokenizer:
         self.eos_token_id: int | None = self._id_of("eos_token")
         self._adds_bos = self._finds_added_bos()
 
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The library's own object, for `UserText`. Not to be changed."""
+        return self._backend
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``. Text that spells a special token becomes that token.
 
