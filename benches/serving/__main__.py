@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ def main() -> None:
     backends = installed(args)
     stem = args.out / f"{time.strftime('%Y-%m-%d-%H%M')}-serving-{args.model.name}"
     study = Study(args, stem)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also then the servers are ended
     try:
         asyncio.run(study.run(backends, Loads(args, study).jobs()))
     except KeyboardInterrupt:

@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,40 @@ def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="refuses ended"):
         RunningServer(backend("refuses", "--refuse"), tmp_path / "log")
     assert "no such option" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_study_that_is_ended_keeps_what_it_has_and_ends_its_servers(
+    number: int, tiny_llama: Path, tmp_path: Path
+) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from benches.serving import __main__ as study
+from tests.bench.serving.test_study import backend
+
+def stuck(self, cell):
+    async def run(server):
+        print(server._process.pid, flush=True)
+        await study.asyncio.sleep(600)
+    return study_job("stuck", 1.0, run)
+
+from benches.serving.study import Job as study_job
+study.Loads._cell = stuck
+study.installed = lambda args: [backend("tinyllm")]
+sys.argv = ["study", "--model", {str(tiny_llama)!r}, "--out", {str(tmp_path)!r}, "--only", "stuck"]
+study.main()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server = int(process.stdout.readline())
+        process.send_signal(number)
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+    (path,) = tmp_path.glob("*.json")
+    assert json.loads(path.read_text())["kind"] == "serving"
 
 
 def cell(name: str, throughput: float, p99: float, failed: int = 0) -> dict[str, Any]:
