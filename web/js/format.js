@@ -1,6 +1,7 @@
 /** Numbers and times as people read them. */
 
 const whole = new Intl.NumberFormat();
+const LONG_AGO = 2e10;
 
 export const count = (number) => (Number.isFinite(number) ? whole.format(Math.min(Math.round(number), 1e15)) : '–');
 export const percent = (share) => `${(100 * share).toFixed((share && share < 0.1) || share > 0.995 ? 1 : 0)}%`;
@@ -15,5 +16,5 @@ export function duration(ms) {
 export function when(time, now = Date.now()) {
 	const date = new Date(time);
 	const sameDay = new Date(now).toDateString() === date.toDateString();
-	return sameDay ? date.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }) : date.toLocaleDateString([], { month: 'short', day: 'numeric' });
+	return sameDay ? date.toLocaleTimeString([], { hour: 'numeric', minute: '2-digit' }) : date.toLocaleDateString([], { month: 'short', [now - time > LONG_AGO ? 'year' : 'day']: 'numeric' });
 }
