@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,6 +71,12 @@ class Tokenizer:
     def backend(self) -> tokenizers.Tokenizer:
         """The library's own object, for `UserText`. Not to be changed."""
         return self._backend
+
+    def with_backend(self, backend: tokenizers.Tokenizer) -> Tokenizer:
+        """Return one that encodes by another backend of the same vocabulary, for `UserText`."""
+        other = copy.copy(self)
+        other._backend = backend
+        return other
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of ``text``. Text that spells a special token becomes that token.

@@ -51,9 +51,10 @@ class UserText:
         self._beginnings = {text[:end] for text in special for end in range(1, len(text))}
         self._longest = max(map(len, special), default=0)
         self._spelled, self._written = _patterns(special, self._mark)
-        self._plain = _second_tokenizer(backend, added, self._stand_ins)
+        second = _second_backend(tokenizer, added, self._stand_ins)
+        self._plain = tokenizer.with_backend(second)
         self._ids = {
-            self._plain.backend.token_to_id(self._stand_ins.get(token.content, token.content)): token_id
+            second.token_to_id(self._stand_ins.get(token.content, token.content)): token_id
             for token_id, token in added.items()
         }
         unknown = {tokenizer.special_tokens.get("unk_token"), getattr(backend.model, "unk_token", None)}
@@ -123,20 +124,21 @@ def _longest_of(texts: list[str]) -> str:
     return f"(?:{'|'.join(branches)})" + ("?" if "" in texts else "")
 
 
-def _second_tokenizer(
-    backend: tokenizers.Tokenizer, added: Mapping[int, AddedToken], stand_ins: Mapping[str, str]
-) -> Tokenizer:
-    """Return a tokenizer of the same vocabulary, in which ``stand_ins`` are in place of special tokens."""
+def _second_backend(
+    tokenizer: Tokenizer, added: Mapping[int, AddedToken], stand_ins: Mapping[str, str]
+) -> tokenizers.Tokenizer:
+    """Return one that shares the vocabulary, and in which ``stand_ins`` are in place of special tokens."""
+    backend = tokenizer.backend
     second = tokenizers.Tokenizer(backend.model)
     if backend.normalizer is not None:
         second.normalizer = backend.normalizer
     if backend.pre_tokenizer is not None:
         second.pre_tokenizer = backend.pre_tokenizer
-    ids = backend.get_vocab(with_added_tokens=False).values()
-    gaps = max(ids, default=-1) + 1 - len(ids)  # the library counts on from the number of tokens
-    if gaps > MAX_GAPS:
+    # The library gives new tokens the ids from the vocabulary's size on, which gaps in the ids make taken.
+    taken = tokenizer.vocab_size - backend.get_vocab_size(with_added_tokens=False)
+    if taken > MAX_GAPS:
         raise TokenizerError("The tokenizer's ids are too far apart.")
-    second.add_tokens([f"@{secrets.token_hex(8)}:{number}@" for number in range(gaps)])
+    second.add_tokens([f"@{secrets.token_hex(8)}:{number}@" for number in range(taken)])
     second.add_tokens(
         [
             AddedToken(
@@ -149,4 +151,4 @@ def _second_tokenizer(
             for token in added.values()
         ]
     )
-    return Tokenizer(second, {})
+    return second
