@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -22,9 +23,16 @@ import hpack
 import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
-from hyperframe.frame import ContinuationFrame, HeadersFrame, PingFrame, PriorityFrame, WindowUpdateFrame
+from hyperframe.frame import (
+    ContinuationFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
-from tests.server.process import ServerProcess, server_process
+from tests.server.process import ServerProcess, read_to_end, request_bytes, server_process
 
 pytestmark = pytest.mark.slow
 
@@ -46,10 +54,10 @@ class Secure:
     process: ServerProcess
     certificate: Path
 
-    def connect(self, *protocols: str) -> ssl.SSLSocket:
+    def connect(self, *protocols: str, buffer: int | None = None) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=str(self.certificate))
         context.set_alpn_protocols(list(protocols))
-        return context.wrap_socket(self.process.connect(timeout=10), server_hostname="localhost")
+        return context.wrap_socket(connect(self.process, buffer), server_hostname="localhost")
 
     def get(self, path: str) -> bytes:
         with self.connect("http/1.1") as sock:
@@ -70,11 +78,21 @@ class Secure:
         return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) * 1024
 
 
+def connect(process: ServerProcess, buffer: int | None = None) -> socket.socket:
+    """Return a connection; ``buffer`` is how many bytes wait on this side to be read."""
+    sock = socket.socket()
+    sock.settimeout(10)
+    if buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.connect(("127.0.0.1", process.port))
+    return sock
+
+
 class Client:
     """One HTTP/2 connection."""
 
-    def __init__(self, server: Secure) -> None:
-        self.sock = server.connect("h2")
+    def __init__(self, server: Secure, buffer: int | None = None) -> None:
+        self.sock = server.connect("h2", buffer=buffer)
         options = h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
         self.h2 = h2.connection.H2Connection(options)
         self.h2.initiate_connection()
@@ -245,7 +263,7 @@ def test_rapid_reset(server: Secure, client: Client, path: str) -> None:
 
 
 def test_made_you_reset(client: Client) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, h2.exceptions.FlowControlError):  # of bodies that nobody read yet
         for stream in range(1, 20_000, 2):
             client.request(stream, post("/v1/completions"), STREAM)
             client.flush(WindowUpdateFrame(stream, window_increment=2**31 - 1).serialize())
@@ -284,6 +302,59 @@ def test_a_window_that_stays_closed(server: Secure, client: Client) -> None:
     client.request(101, HEADERS)
     client.flush()
     assert client.events(ended(101))
+
+
+def send_pings_until_cut(sock: socket.socket, start: bytes = b"") -> None:
+    """Send frames that want answers, and read none of them."""
+    sock.settimeout(20)
+    pings = PingFrame(0, opaque_data=b"12345678").serialize() * 1_000_000
+    with pytest.raises((ConnectionError, ssl.SSLError)):  # not TimeoutError
+        sock.sendall(start + pings)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.usefixtures("watched")
+def test_the_protocols_own_words_unread(server: Secure, busy: bool) -> None:
+    client = Client(server, buffer=4096)
+    if busy:
+        client.request(1, post("/v1/completions"), STREAM)
+        client.flush()
+    send_pings_until_cut(client.sock)
+    client.sock.close()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("keep_alive_timeout", [0.2, 20])
+def test_the_protocols_own_words_unread_without_tls(busy: bool, keep_alive_timeout: float) -> None:
+    """Whichever limit comes first."""
+    start = request_bytes("POST", "/v1/completions", STREAM) if busy else b""
+    start += b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
+    with server_process(h2c="true", write_timeout=0.5, keep_alive_timeout=keep_alive_timeout) as process:
+        with connect(process, 4096) as sock:
+            send_pings_until_cut(sock, start)
+        process.wait_idle()
+
+
+def test_half_handshakes_are_counted_and_hurried(server: Secure) -> None:
+    tls = {"ssl_certfile": server.certificate, "ssl_keyfile": server.certificate.with_name("key.pem")}
+    with server_process(ready=False, max_connections=5, keep_alive_timeout=3, **tls) as process:
+        other = Secure(process, server.certificate)
+        process.wait_until(lambda: b" 200" in other.get("/ready")[:20])
+        with contextlib.ExitStack() as stack:
+            socks = [stack.enter_context(process.connect(timeout=5)) for _ in range(5)]
+            for sock in socks[::2]:
+                sock.sendall(b"\x16\x03\x01\x02")
+            with pytest.raises((ConnectionError, ssl.SSLError)):
+                other.get("/health")
+            assert [read_to_end(sock) for sock in socks] == [b""] * 5
+            assert b" 200" in other.get("/health")[:20]
+
+
+def test_what_is_not_tls_is_turned_away(server: Secure) -> None:
+    with server.process.connect(timeout=5) as sock:
+        sock.sendall(request_bytes("GET", "/health"))
+        assert b"HTTP" not in read_to_end(sock)
+    assert b" 200" in server.get("/health")[:20]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -85,6 +86,45 @@ def test_clients_that_hang_up_stop_their_work(server: ServerProcess, kind: str, 
     assert time.monotonic() - started < 2
     assert server.metric("requests_cancelled_total") > before
     assert server.metric("kv_cache_usage_perc") == 0
+
+
+AHEAD = {
+    "a line end": b"\r\n",
+    "half a request": b"POST /v1/comp",
+    "noise": b"\x00\x00\r\n\r\n",
+    "requests": request_bytes("POST", TEXT, LONG) * 20,
+    "a large body": request_bytes("POST", TEXT, b"x" * 900_000),
+    "more than is taken": b"x" * 3_000_000,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ahead", AHEAD.values(), ids=AHEAD)
+def test_clients_that_sent_more_and_hang_up_stop_their_work(
+    server: ServerProcess, ahead: bytes, stream: bool
+) -> None:
+    before = server.metric("requests_cancelled_total")
+    with server.connect(timeout=2) as sock:
+        sock.sendall(request_bytes("POST", TEXT, {**LONG, "stream": stream}))
+        server.wait_until(lambda: server.metric("num_requests_running") > 0)
+        with contextlib.suppress(OSError):  # it has heard enough
+            sock.sendall(ahead)
+    started = time.monotonic()
+    server.wait_idle()
+    assert time.monotonic() - started < 2
+    assert server.metric("requests_cancelled_total") == before + 1
+
+
+def test_requests_sent_ahead_are_answered_in_order(server: ServerProcess) -> None:
+    with server.connect() as sock:
+        bodies = [{"prompt": "ab"[i % 2] * (i + 1), "max_tokens": 3, "stream": i == 3} for i in range(6)]
+        sock.sendall(b"".join(request_bytes("POST", TEXT, body) for body in bodies))
+        sock.sendall(request_bytes("GET", "/health", connection="close"))
+        replies = read_to_end(sock)
+    assert replies.count(b"HTTP/1.1 200") == 7
+    counts = [int(count) for count in re.findall(rb'"prompt_tokens":(\d+)', replies)]
+    assert counts == [1, 2, 3, 5, 6]
+    assert replies.endswith(b'{"status":"ok"}')
 
 
 def test_a_client_that_does_not_read_is_cut_off() -> None:

@@ -1,10 +1,14 @@
-"""`HTTP1`: Hypercorn's HTTP/1.1, which answers what it cannot understand like everything else."""
+"""`HTTP1`: Hypercorn's HTTP/1.1, which answers what is no request, and sees its client go at any time."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import h11
+from hypercorn.asyncio.tcp_server import MAX_RECV
+from hypercorn.asyncio.worker_context import EventWrapper
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 
@@ -17,6 +21,11 @@ __all__ = ["HTTP1", "Either"]
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\n"
 """What HTTP/2 begins with looks like a request of HTTP/1."""
 
+MAX_AHEAD: Final = 1 << 20
+"""Bytes that a client may send beyond the request that is being answered."""
+
+Read = Callable[[int], Awaitable[bytes]]
+
 
 class _OtherProtocolError(Exception):
     """The client wants to speak something else."""
@@ -26,10 +35,19 @@ class _OtherProtocolError(Exception):
         self.status = status
 
 
+class _GoneError(Exception):
+    """The client has gone, or sends more than anybody needs to."""
+
+
 class HTTP1(H11Protocol):
     """HTTP/1.1 on one connection. An offer to go on with HTTP/2 is ignored, as it may be."""
 
     _method = b""
+
+    def __init__(self, read: Read, *around: Any) -> None:
+        super().__init__(*around)
+        self._read = read
+        self.can_read = _Answered(self._read_ahead)
 
     async def handle(self, event: Event) -> None:
         """Take bytes, or the end of the connection."""
@@ -38,6 +56,16 @@ class HTTP1(H11Protocol):
         except _OtherProtocolError as refusal:
             await self._send_error_response(refusal.status)
             await self.send(Closed())
+        except _GoneError:
+            await super().handle(Closed())
+            await self.send(Closed())
+
+    async def _read_ahead(self) -> None:
+        """Take what comes after the request that is being answered; returns when the client has gone."""
+        ahead = 0
+        while ahead < MAX_AHEAD and (data := await self._read(MAX_RECV)):
+            self.connection.receive_data(data)
+            ahead += len(data)
 
     async def _check_protocol(self, event: h11.Request) -> None:
         self._method = event.method
@@ -63,6 +91,29 @@ class HTTP1(H11Protocol):
         return None if call is None else call.request_id
 
 
+class _Answered(EventWrapper):
+    """Set when a request has been answered. Hypercorn waits for it when the next request is there already.
+
+    It reads nothing meanwhile, so a client that goes away would not be noticed before the end of the answer.
+    """
+
+    def __init__(self, read_ahead: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._read_ahead = read_ahead
+
+    async def wait(self) -> None:
+        """Wait for the answer. Raises `_GoneError` if the client goes first."""
+        waits = [asyncio.ensure_future(wait) for wait in (super().wait(), self._read_ahead())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if not self.is_set():
+            raise _GoneError
+
+
 class _HTTP1Until2(HTTP1):
     """HTTP/1.1, until the client turns out to speak HTTP/2."""
 
@@ -75,9 +126,9 @@ class _HTTP1Until2(HTTP1):
 class Either:
     """HTTP/1.1 without TLS, or HTTP/2 if the client speaks that from the start."""
 
-    def __init__(self, *around: Any) -> None:
+    def __init__(self, read: Read, *around: Any) -> None:
         self._around = around
-        self._protocol: HTTP1 | HTTP2 = _HTTP1Until2(*around)
+        self._protocol: HTTP1 | HTTP2 = _HTTP1Until2(read, *around)
 
     async def initiate(self) -> None:
         """Begin."""

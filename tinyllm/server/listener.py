@@ -1,13 +1,14 @@
 """`Listener`: takes connections. Hypercorn speaks HTTP on them; what it leaves open is closed here.
 
 Unlike with Hypercorn's own loop, the sockets stay open while the server drains, so that clients are told why
-they are refused; HTTP/2 without TLS is not spoken unless asked for; connections are counted; and a connection
-whose client does not read is dropped in the end.
+they are refused; HTTP/2 without TLS is not spoken unless asked for; connections are counted, from their first
+moment; and a connection whose client does not read is dropped in the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -18,6 +19,7 @@ from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
 from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
@@ -27,10 +29,12 @@ from tinyllm.server.http1 import HTTP1, Either
 from tinyllm.server.http2 import HTTP2
 from tinyllm.server.refusal import refuse
 from tinyllm.server.settings import ServerConfig
+from tinyllm.server.watch import Watch
 
 __all__ = ["Listener", "hypercorn_config"]
 
 BACKLOG: Final = 256
+MAX_READ: Final = 1 << 14
 MAX_BODY_MESSAGES: Final = 16
 MAX_REQUESTS_PER_CONNECTION: Final = 10_000
 MAX_STREAMS: Final = 128
@@ -102,7 +106,7 @@ class Listener:
         """Begin to take connections on what was bound, and return the URLs."""
         scheme = "http" if self._tls is None else "https"
         for each in self._sockets:
-            server = await asyncio.start_server(self._connect, sock=each, ssl=self._tls, backlog=BACKLOG)
+            server = await asyncio.start_server(self._connect, sock=each, backlog=BACKLOG)
             self._servers.append(server)
         return [f"{scheme}://{_name(server.sockets[0])}" for server in self._servers]
 
@@ -121,24 +125,38 @@ class Listener:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  asyncio runs this in a task of its own
         if len(self._connections) >= self._config.max_connections:
-            _turn_away(writer)
+            _turn_away(writer, secure=self._tls is not None)
             return
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
-        loop = asyncio.get_running_loop()
-        connection = _Connection(
-            self._app, loop, self._hypercorn, self._context, LifespanState(), reader, writer
-        )
-        connection.write_timeout = self._config.write_timeout
-        connection.h2c = self._config.h2c
-        await connection
+        if await self._secure(writer):
+            around = (self._app, asyncio.get_running_loop(), self._hypercorn, self._context, LifespanState())
+            await _Connection(self._config, *around, reader, writer)
+
+    async def _secure(self, writer: asyncio.StreamWriter) -> bool:
+        """Agree on TLS, if that is spoken here; returns whether the client did.
+
+        Not by asyncio before `_connect`: clients that never finish would be neither counted nor hurried.
+        """
+        if self._tls is None:
+            return True
+        try:
+            await writer.start_tls(self._tls, ssl_handshake_timeout=self._config.keep_alive_timeout)
+        except OSError:  # as ssl.SSLError is
+            writer.transport.abort()
+            return False
+        return True
 
 
 class _Connection(TCPServer):
     """One connection."""
 
-    write_timeout: float
-    h2c: bool
+    def __init__(self, config: ServerConfig, *around: Any) -> None:
+        super().__init__(*around)
+        self._h2c = config.h2c
+        self._write_timeout = config.write_timeout
+        self._watch = Watch()
+        self._end: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         try:
@@ -153,6 +171,41 @@ class _Connection(TCPServer):
             pass
         finally:
             await self._close()
+            self._watch.close()
+            if self._end is not None:
+                self._end.cancel()
+
+    async def _read_data(self) -> None:
+        """Hand on what the client sends, in pieces that leave other connections their turn.
+
+        What has arrived already is read without waiting, and small frames are work.
+        """
+        while not (self.reader.at_eof() or self.writer.is_closing()):
+            try:
+                data = await self.reader.read(MAX_READ)
+            except OSError:
+                break
+            await self.protocol.handle(RawData(data))
+            await asyncio.sleep(0)
+        await self.protocol.handle(Closed())
+
+    async def protocol_send(self, event: Event) -> None:
+        """Do what the protocol says. Bytes that stay unread for too long are the last.
+
+        `Guard` sees to that for responses; but a client can also be owed the protocol's own words.
+        """
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        async with self.send_lock:
+            with self._watch(self._write_timeout, self.writer.transport.abort):
+                try:
+                    if self.writer.is_closing():  # TLS cannot even be asked any more
+                        raise ConnectionResetError
+                    self.writer.write(event.data)
+                    await self.writer.drain()
+                except (ConnectionError, RuntimeError):
+                    await self.protocol.handle(Closed())
 
     def _speak(self, tasks: TaskGroup) -> Any:
         """Return the protocol that was agreed on, which without TLS is HTTP/1.1."""
@@ -162,24 +215,33 @@ class _Connection(TCPServer):
         server = parse_socket_addr(sock.family, self.writer.get_extra_info("sockname"))
         state = ConnectionState(self.state)
         around = (self.app, self.config, self.context, tasks, state, tls is not None, client, server)
-        if tls is None and self.h2c:
-            return Either(*around, self.protocol_send)
+        if tls is None and self._h2c:
+            return Either(self.reader.read, *around, self.protocol_send)
         if tls is not None and tls.selected_alpn_protocol() == "h2":
             return HTTP2(*around, self.protocol_send)
-        return HTTP1(*around, self.protocol_send)
+        return HTTP1(self.reader.read, *around, self.protocol_send)
+
+    async def _initiate_server_close(self) -> None:
+        """Close an idle connection."""
+        self._limit_close()
+        await super()._initiate_server_close()
 
     async def _close(self) -> None:
-        """Close, when what was written has been read, or after a while in any case."""
-        timer = self.loop.call_later(self.write_timeout, self.writer.transport.abort)
-        try:
+        self._limit_close()
+        with contextlib.suppress(OSError):  # TLS, when the client still sends
             await super()._close()
-        except OSError:  # TLS, when the client still sends
-            pass
-        finally:
-            timer.cancel()
+
+    def _limit_close(self) -> None:
+        """Have the connection end after a while, also if what was written stays unread."""
+        if self._end is None:
+            self._end = self.loop.call_later(self._write_timeout, self.writer.transport.abort)
 
 
-def _turn_away(writer: asyncio.StreamWriter) -> None:
+def _turn_away(writer: asyncio.StreamWriter, *, secure: bool) -> None:
+    """Say that there is no room; not over TLS, which would have to be agreed on first."""
+    if secure:
+        writer.transport.abort()
+        return
     refusal = refuse(503)
     lines = [b"HTTP/1.1 503 Service Unavailable", b"connection: close"]
     lines += [name + b": " + value for name, value in refusal.headers]

@@ -117,11 +117,11 @@ class ServerConfig(BaseSettings, EngineConfig):
     key_tpm_limit: int | None = Field(None, ge=1)
     """Tokens, of prompts and answers, that one API key may use a minute."""
     max_connections: int = Field(256, ge=1)
-    """Most connections at once; more are turned away with 503."""
+    """Most connections at once; more are turned away, with 503 unless over TLS."""
 
     # How long things may take.
     keep_alive_timeout: float = Field(5.0, gt=0)
-    """How long an idle connection, or the head of a request, may take."""
+    """How long an idle connection, the beginning of TLS, or the head of a request may take."""
     body_timeout: float = Field(30.0, gt=0)
     """How long a request's body may take to arrive."""
     write_timeout: float = Field(30.0, gt=0)
