@@ -202,6 +202,28 @@ def test_nothing_sticks_out(stand_in: StandIn, open_page: Any, width: int, heigh
     assert page.page.locator(".send").is_visible()
 
 
+@pytest.mark.parametrize("width", [320, 360])
+def test_no_label_of_a_button_is_broken(stand_in: StandIn, open_page: Any, width: int) -> None:
+    page = open_page(stand_in.url, width=width, height=740)
+    page.allowed = ("Failed to load resource",)
+    plans = [
+        Plan(finish="length"),
+        Plan(status=429, code="engine_overloaded", headers={"retry-after": "30"}),
+        Plan(status=401, code="invalid_api_key"),
+        Plan(status=400, code="context_length_exceeded", message="too long " * 20),
+    ]
+    for plan in plans:
+        stand_in.plan = lambda body, plan=plan: plan  # type: ignore[misc]
+        page.send("Hi")
+        page.page.locator(".note-row, .failure").last.wait_for()
+        page.page.keyboard.press("Escape")
+    page.page.keyboard.press("Alt+s")
+    broken = page.page.locator(".button").evaluate_all(
+        "all => all.filter((one) => one.offsetHeight > 48).map((one) => one.textContent)"
+    )
+    assert broken == []
+
+
 def test_a_touch_of_a_phone(stand_in: StandIn, open_page: Any) -> None:
     page = open_page(stand_in.url, width=360, height=740, has_touch=True, is_mobile=True)
     assert page.page.get_attribute("#draft", "enterkeyhint") is None  # the key begins a line
