@@ -101,10 +101,33 @@ def test_any_bytes_give_a_value_or_the_one_error(data: bytes) -> None:
         parse_json(data)
 
 
-def test_a_megabyte_takes_no_time_to_speak_of() -> None:
-    hostile = [b'"' + b'\\"' * 500_000, b'"' + b"\\\\" * 500_000 + b'"', b'"' + b"a" * 10**6, b"[" * 10**6]
-    for body in hostile:
-        started = time.perf_counter()
+MEGABYTE = {
+    "escaped quotes": b'"' + b'\\"' * 500_000,
+    "backslashes": b'"' + b"\\\\" * 500_000 + b'"',
+    "escapes": b'{"a": "' + b"\\n" * 500_000 + b'"}',
+    "surrogates": b'"' + b"\\ud83d\\ude00" * 80_000 + b'"',
+    "text": b'"' + b"a" * 10**6,
+    "openers": b"[" * 10**6,
+    "closers": b"]" * 10**6,
+    "pairs": b"[" + b"[]," * 24_000 + b"]" * 900_000,
+    "spaces": b" " * 10**6 + b"{}",
+    "quotes": b'"' * 10**6,
+    "digits": b"1" * 10**6,
+    "a long fraction": b"0." + b"1" * 10**6,
+    "a long exponent": b"1e" + b"0" * 10**6 + b"1",
+    "minus one": b"-1" * 500_000,
+    "long integers beside letters": (b"1" * 19 + b"e") * 50_000,
+    "equal keys": b"{" + b'"a":1,' * 24_000 + b'"b":1}',
+}
+
+
+@pytest.mark.parametrize("body", MEGABYTE.values(), ids=MEGABYTE)
+def test_a_megabyte_takes_no_time_to_speak_of(body: bytes) -> None:
+    """The event loop waits for it. Counted in processor time, which other processes do not take away."""
+    times = []
+    for _ in range(3):
+        started = time.thread_time()
         with contextlib.suppress(InvalidJSONError):
             parse_json(body)
-        assert time.perf_counter() - started < 1.0
+        times.append(time.thread_time() - started)
+    assert min(times) < 0.06

@@ -15,7 +15,9 @@ from tinyllm.errors import InvalidRequestError
 
 __all__ = ["InvalidJSONError", "parse_json"]
 
-_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
+_NO_BRACKETS: Final = re.compile(r"[^][{}]+")
+_MANY_DIGITS: Final = re.compile(r"(?<!\d)\d{20}")
 _LONG_INTEGER: Final = re.compile(r"(?<![\d.eE+-])-?\d{20,}(?![\d.eE])")
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -48,16 +50,21 @@ def _check_size(structure: str, max_depth: int, max_nodes: int) -> None:
     nodes = 1 + structure.count(",") + structure.count("[") + structure.count("{")
     if nodes > max_nodes:
         raise InvalidJSONError(f"the body has more than {max_nodes} values")
-    depth = 0
-    for character in structure:
-        if character in "[{":
-            depth += 1
-            if depth > max_depth:
-                raise InvalidJSONError(f"the body is nested more than {max_depth} levels deep")
-        elif character in "]}":
-            depth -= 1
-    if _LONG_INTEGER.search(structure):
+    if _deepest(_NO_BRACKETS.sub("", structure)) > max_depth:
+        raise InvalidJSONError(f"the body is nested more than {max_depth} levels deep")
+    if _MANY_DIGITS.search(structure) and _LONG_INTEGER.search(structure):
         raise InvalidJSONError("the body has an integer of more than 19 digits")
+
+
+def _deepest(brackets: str) -> int:
+    """Return how deep the parser will get."""
+    depth = deepest = 0
+    for bracket in brackets:
+        depth += 1 if bracket in "[{" else -1
+        if depth < 0:
+            break  # where the parser will stop too
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _load(text: str) -> Any:
