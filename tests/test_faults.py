@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -98,3 +99,32 @@ def test_no_word_of_pydantic_and_no_long_quote(name: str, value: object) -> None
 
 def test_a_secret_is_not_quoted() -> None:
     assert fault_of(secret="sk-12345") == ("secret", "secret: must have at least 16 characters")
+
+
+MANY_NAMES = {f"a{i}": 1 for i in range(24_000)}
+
+MANY: list[tuple[type[Any], dict[str, Any], str]] = [
+    (ChatRequest, {"messages": ["a"] * 49_000}, "messages.0: must be an object"),
+    (ChatRequest, {"messages": [{}], "stream_options": MANY_NAMES}, "unknown field 'stream_options.a0'"),
+    (ResponsesRequest, {"input": ["a"] * 49_000}, "input.0: must be an object"),
+    (DetokenizeRequest, {"tokens": [*range(20_000), *["a"] * 29_000]}, "tokens.20000: must be an integer"),
+    (SamplingParams, {"stop": [1.5] * 49_000}, "stop.0: must be a string"),
+    (SamplingParams, {"allowed_token_ids": [1.5] * 49_000}, "allowed_token_ids.0: must be an integer"),
+    (SamplingParams, {"logit_bias": MANY_NAMES}, "logit_bias.a0: must be an integer"),
+    (SamplingParams, {"logit_bias": dict.fromkeys(range(24_000), "x")}, "logit_bias.0: must be a number"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "message"), MANY, ids=[message for _, _, message in MANY])
+def test_tens_of_thousands_of_faults_take_no_longer(
+    kind: type[Any], values: dict[str, Any], message: str
+) -> None:
+    """The event loop waits for it. Counted in processor time, which other processes do not take away."""
+    times = []
+    for _ in range(3):
+        started = time.thread_time()
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(**values) if kind is SamplingParams else parse_body(values, kind)
+        times.append(time.thread_time() - started)
+        assert str(caught.value).startswith(message)
+    assert min(times) < 0.06

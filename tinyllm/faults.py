@@ -28,23 +28,39 @@ UNION_PARTS: Final = ("str", "list[")
 """Of a field that takes one type or another, a path also says which of them did not fit."""
 
 
+MAX_FAULTS: Final = 16
+"""So many are looked at in full; a list of nonsense may have tens of thousands, which would take long."""
+
+
 def first_fault(error: ValidationError, *, secret: Collection[str] = ()) -> tuple[str, str]:
     """Return ``(field, message)`` of the first fault of a pydantic error, without quoting long input.
 
     Of the fields in ``secret`` nothing is quoted at all.
     """
-    faults = error.errors(include_url=False)
+    faults = _faults(error)
     field = str(faults[0]["loc"][0]) if faults[0]["loc"] else "request"
     fault, details = _nearest([fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]])
     path = _shorten(".".join(map(str, _path(fault))) or field)
     if fault["type"] == "extra_forbidden":
         return field, f"unknown field '{path}'"
-    if field in secret or fault["type"] == "missing":
+    if field in secret or fault["type"] == "missing" or "input" not in fault:
         return field, f"{path}: {details}"
     value = fault["input"]
     if isinstance(value, float) and not math.isfinite(value):
         details = "must be a finite number"
     return field, f"{path}: {details} (got {_shorten(_quote(value))})"
+
+
+def _faults(error: ValidationError) -> list[Any]:
+    """Return pydantic's faults; of very many only the first, and without the values."""
+    if error.error_count() <= MAX_FAULTS:
+        return list(error.errors(include_url=False))
+    text = error.json(include_url=False, include_context=False, include_input=False)
+    decoder, faults, end = json.JSONDecoder(), [], 0
+    for _ in range(MAX_FAULTS):
+        fault, end = decoder.raw_decode(text, end + 1)  # past the bracket or the comma before it
+        faults.append(fault)
+    return faults
 
 
 def _nearest(faults: list[Any]) -> tuple[Any, str]:

@@ -184,8 +184,9 @@ GREEDY_TEMPERATURE: Final = 1e-5
 
 
 def _invalid(error: ValidationError) -> InvalidRequestError:
-    cause = error.errors(include_url=False)[0].get("ctx", {}).get("error")
-    if isinstance(cause, InvalidRequestError):
-        return cause
+    if error.error_count() == 1:
+        cause = error.errors(include_url=False)[0].get("ctx", {}).get("error")
+        if isinstance(cause, InvalidRequestError):
+            return cause
     field, message = first_fault(error)
     return InvalidRequestError(message, param=field)
