@@ -105,7 +105,6 @@ MANY_NAMES = {f"a{i}": 1 for i in range(24_000)}
 
 MANY: list[tuple[type[Any], dict[str, Any], str]] = [
     (ChatRequest, {"messages": ["a"] * 49_000}, "messages.0: must be an object"),
-    (ChatRequest, {"messages": [{}], "stream_options": MANY_NAMES}, "unknown field 'stream_options.a0'"),
     (ResponsesRequest, {"input": ["a"] * 49_000}, "input.0: must be an object"),
     (DetokenizeRequest, {"tokens": [*range(20_000), *["a"] * 29_000]}, "tokens.20000: must be an integer"),
     (SamplingParams, {"stop": [1.5] * 49_000}, "stop.0: must be a string"),
