@@ -102,8 +102,9 @@ def _validated(model: type[M], own: Mapping[str, Any]) -> M:
 
 def _listed(unknown: list[str]) -> list[str]:
     """Make names fit for a header."""
-    names = [name if name.isascii() and name.isidentifier() else ascii(name)[1:-1] for name in unknown]
-    names = [name[:64].replace(",", "?") for name in names[:MAX_LISTED_FIELDS]]
+    names = [name[:64] for name in unknown[:MAX_LISTED_FIELDS]]
+    names = [name if name.isascii() and name.isidentifier() else ascii(name)[1:-1] for name in names]
+    names = [name[:64].replace(",", "?") for name in names]
     if names:
         logger.warning("request fields without a meaning here: %s", ", ".join(names))
     return names
