@@ -126,6 +126,18 @@ async def test_a_long_prompt_is_encoded_in_the_background(make_engine: MakeEngin
         assert result.prompt_token_ids == tuple(ids_of(text))
 
 
+@pytest.mark.parametrize("prompt", ["a", [97]])
+async def test_many_bad_words_are_encoded_in_the_background(
+    make_engine: MakeEngine, prompt: str | list[int]
+) -> None:
+    async with make_engine() as engine:
+        words = [f"{number:0200}" for number in range(40)]
+        stream = engine.generate(prompt, SamplingParams(max_tokens=3, bad_words=words))
+        assert stream.prompt_token_ids == ()
+        assert (await stream).prompt_token_ids == (97,)
+        assert engine.generate(prompt, SamplingParams(max_tokens=3, bad_words=words[:9])).prompt_token_ids
+
+
 async def test_faults_found_in_the_background_are_raised_by_the_stream(make_engine: MakeEngine) -> None:
     async with make_engine(max_model_len=100) as engine:
         with pytest.raises(ContextLengthError):

@@ -23,6 +23,7 @@ from tinyllm.engine.prompt import (
     decode_ids,
     encode_prompt,
     make_submission,
+    prompt_ids,
     render_prompt,
 )
 from tinyllm.engine.stream import TokenStream
@@ -43,7 +44,7 @@ __all__ = ["AsyncEngine", "EngineStatus"]
 T = TypeVar("T")
 
 INLINE_CHARACTERS = 4096
-"""A prompt of more characters is encoded on a helper thread, so that it does not hold up the event loop."""
+"""More characters are encoded on a helper thread, so that they do not hold up the event loop."""
 INLINE_TOKENS = 1024
 """More token ids than this are decoded there as well."""
 MAX_WAITING_TEXTS = 32
@@ -78,16 +79,16 @@ class AsyncEngine(EngineLifecycle):
         seconds; requests share cached prefixes only with those of the same ``cache_salt``.
 
         Raises `InvalidRequestError`, `ContextLengthError`, `EngineOverloadedError` (try again later),
-        `EngineClosedError` and `EngineDeadError`. A long text is encoded in the background; what is found
-        wrong then is raised by the stream.
+        `EngineClosedError` and `EngineDeadError`. Long texts, of the prompt or of bad words, are encoded in
+        the background; what is found wrong then is raised by the stream.
         """
         model = self._check_running()
         options = self._options(params, request_id, priority, timeout, queue_timeout, cache_salt)
-        if not isinstance(prompt, str):
-            return self._open(options, make_submission(model, prompt, options))
-        if len(prompt) <= INLINE_CHARACTERS:
-            return self._open(options, make_submission(model, encode_prompt(model, prompt), options))
-        return self._open_later(options, partial(encode_prompt, model, prompt), long=is_long(prompt))
+        texts = [*options.params.bad_words, *([prompt] if isinstance(prompt, str) else ())]
+        encode = partial(prompt_ids, model, prompt)
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return self._open(options, make_submission(model, encode(), options))
+        return self._open_later(options, encode, long=is_long(texts))
 
     def chat(
         self,
@@ -115,7 +116,8 @@ class AsyncEngine(EngineLifecycle):
         render = partial(
             render_prompt, model, messages, tools, chat_template_kwargs, special_tokens_in_messages
         )
-        return self._open_later(options, lambda: render().token_ids, long=is_long(messages, tools))
+        is_much = is_long(messages, tools, options.params.bad_words)
+        return self._open_later(options, lambda: render().token_ids, long=is_much)
 
     def _options(
         self,

@@ -12,7 +12,7 @@ from tinyllm.engine.validation import check_prompt_ids, check_text, output_limit
 from tinyllm.errors import ChatTemplateError, InvalidRequestError
 from tinyllm.params import SamplingParams
 
-__all__ = ["RenderedPrompt", "decode_ids", "encode_prompt", "make_submission", "render_prompt"]
+__all__ = ["RenderedPrompt", "decode_ids", "encode_prompt", "make_submission", "prompt_ids", "render_prompt"]
 
 _OWN_VARIABLES = frozenset({"self", "messages", "tools"})
 
@@ -33,6 +33,11 @@ def encode_prompt(model: LoadedModel, text: str, *, add_special_tokens: bool = T
             "this model has no tokenizer, so the prompt must be a list of token ids", param="prompt"
         )
     return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def prompt_ids(model: LoadedModel, prompt: str | Sequence[int]) -> Sequence[int]:
+    """Return the token ids of a prompt that may be token ids already."""
+    return encode_prompt(model, prompt) if isinstance(prompt, str) else prompt
 
 
 def decode_ids(model: LoadedModel, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
