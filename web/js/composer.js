@@ -2,8 +2,6 @@
 
 import { byId, el, icon, iconButton, sends } from './dom.js';
 
-const HIGHEST = 240;
-
 export class Composer {
 	/** `app` has `send(text)`, `stop()` and `settings`. */
 	constructor(app) {
@@ -53,7 +51,7 @@ export class Composer {
 
 	#fit() {
 		this.draft.style.blockSize = 'auto';
-		this.draft.style.blockSize = `${Math.min(this.draft.scrollHeight, HIGHEST)}px`;
+		this.draft.style.blockSize = `${this.draft.scrollHeight}px`;
 		this.action.classList.toggle('idle', !this.isRunning && !this.draft.value.trim());
 	}
 

@@ -7,7 +7,6 @@ export class Notice {
 	constructor(app) {
 		this.app = app;
 		this.element = byId('notice');
-		this.wasAway = false;
 		app.server.addEventListener('change', () => this.#show());
 	}
 
@@ -28,7 +27,7 @@ export class Notice {
 		this.row = null;
 		if (state === 'connecting') return;
 		if (state === 'ready') {
-			if (this.wasAway) this.#brief('The server is back.');
+			if (this.wasAway) this.#isBack();
 			this.wasAway = false;
 			return;
 		}
@@ -39,8 +38,8 @@ export class Notice {
 		this.element.append(this.row);
 	}
 
-	#brief(text) {
-		const row = el('div.notice.good', text);
+	#isBack() {
+		const row = el('div.notice.good', 'The server is back.');
 		this.element.append(row);
 		setTimeout(() => row.remove(), 3000);
 	}

@@ -77,8 +77,6 @@ export class Run extends EventTarget {
 	}
 
 	#take(chunk) {
-		const { message } = this;
-		if (chunk.model) message.model = chunk.model;
 		const choice = chunk.choices?.[0];
 		if (choice) this.#takeChoice(choice);
 		if (chunk.usage) this.#takeUsage(chunk.usage);

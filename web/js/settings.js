@@ -146,7 +146,7 @@ function checked(stored) {
 	return state;
 }
 
-const isRecord = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+export const isRecord = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
 
 function checkedValues(values) {
 	const fits = (field) => typeof values[field.name] === 'number' && parseField(field, String(values[field.name])).problem === undefined;

@@ -33,8 +33,7 @@ export class Sidebar {
 
 	async #find() {
 		const wanted = this.search.value.trim();
-		this.#searches += 1;
-		const search = this.#searches;
+		const search = (this.#searches += 1);
 		const matches = wanted ? await this.app.store.search(wanted, () => search !== this.#searches) : null;
 		if (search !== this.#searches) return; // more was typed meanwhile
 		this.#matches = matches;

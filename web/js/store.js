@@ -87,22 +87,24 @@ export class Store extends EventTarget {
 		}
 	}
 
-	async remove(id) {
-		this.#held.delete(id);
+	async #delete(action) {
 		if (!(await this.isKept())) return;
-		const { conversations, messages, done } = await this.#open('readwrite');
-		conversations.delete(id);
-		for (const key of await result(messages.index('conversation').getAllKeys(id))) messages.delete(key);
-		await done;
+		const stores = await this.#open('readwrite');
+		await action(stores);
+		await stores.done;
 	}
 
-	async clear() {
+	remove(id) {
+		this.#held.delete(id);
+		return this.#delete(async ({ conversations, messages }) => {
+			conversations.delete(id);
+			for (const key of await result(messages.index('conversation').getAllKeys(id))) messages.delete(key);
+		});
+	}
+
+	clear() {
 		this.#held.clear();
-		if (!(await this.isKept())) return;
-		const { conversations, messages, done } = await this.#open('readwrite');
-		conversations.clear();
-		messages.clear();
-		await done;
+		return this.#delete((stores) => [stores.conversations, stores.messages].forEach((each) => each.clear()));
 	}
 
 	/** The ids of the conversations that have a text in their title or in a message. Ends early when it `isStale`. */

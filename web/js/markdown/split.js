@@ -48,8 +48,7 @@ const indentOf = (line) => /^ */.exec(line)[0].length;
 /** Whether a line ends the paragraph before it. A list that does so must begin with a bullet or with 1. */
 function interrupts(lines, at) {
 	const line = lines[at];
-	if (isBlank(line) || FENCE.test(line) || QUOTE.test(line) || RULE.test(line)) return true;
-	if (HEADING.test(line)) return true;
+	if (isBlank(line) || [FENCE, QUOTE, RULE, HEADING].some((sign) => sign.test(line))) return true;
 	const item = ITEM.exec(line);
 	if (item && item[4] && (!/\d/.test(item[2]) || /^1[.)]$/.test(item[2]))) return true;
 	return startsTable(lines, at);
@@ -59,11 +58,10 @@ function readFence(lines, at, [, indent, mark, info]) {
 	const close = new RegExp(`^ {0,3}\\${mark[0]}{${mark.length},}[ \\t]*$`);
 	const body = [];
 	let end = at + 1;
-	for (; end < lines.length; end += 1) {
-		if (close.test(lines[end])) return { kind: 'code', start: at, end: end + 1, info, body, closed: true };
+	for (; end < lines.length && !close.test(lines[end]); end += 1) {
 		body.push(lines[end].slice(Math.min(indentOf(lines[end]), indent.length)));
 	}
-	return { kind: 'code', start: at, end, info, body, closed: false };
+	return { kind: 'code', start: at, end: end + 1, info, body };
 }
 
 function readQuote(lines, at) {
