@@ -174,6 +174,11 @@ class SamplingParams(BaseModel):
         return self.model_copy(update=values)
 
     @property
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities of answers or prompt are asked for."""
+        return self.logprobs is not None or self.prompt_logprobs is not None
+
+    @property
     def is_greedy(self) -> bool:
         """Whether the most likely token is always taken (of resolved params)."""
         return self.temperature is not None and self.temperature < GREEDY_TEMPERATURE

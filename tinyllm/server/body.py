@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TypeVar
 
 from quart import Response, request
 from werkzeug.exceptions import RequestTimeout
@@ -11,11 +12,14 @@ from werkzeug.exceptions import RequestTimeout
 from tinyllm.server.context import Call, current_call
 from tinyllm.server.errors import RefusedError
 from tinyllm.server.json_body import parse_json
-from tinyllm.server.json_text import compact_json
+from tinyllm.server.json_text import compact_json, large_json
 from tinyllm.server.protocol.body import RequestModel, parse_body
 from tinyllm.server.service import current_service
 
-__all__ = ["json_response", "read_request"]
+__all__ = ["json_response", "large_response", "read_request"]
+
+PART: Final = 1 << 17
+"""So much of a large body is sent at once: others have their turn, and for each there is time to be read."""
 
 M = TypeVar("M", bound=RequestModel)
 
@@ -53,3 +57,16 @@ async def _read_body(seconds: float) -> bytes:
 def json_response(body: object, status: int = 200) -> Response:
     """Return ``body`` as JSON."""
     return Response(compact_json(body), status=status, content_type="application/json")
+
+
+async def large_response(make: Callable[[], object]) -> Response:
+    """Return what ``make`` makes as JSON; it may have megabytes, so a thread makes and writes it."""
+    body = await asyncio.to_thread(lambda: large_json(make()).encode())
+    response = Response(_parts(body), content_type="application/json")
+    response.content_length = len(body)
+    return response
+
+
+async def _parts(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PART):
+        yield body[start : start + PART]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response
 
 from tinyllm.errors import InvalidRequestError
-from tinyllm.server.body import json_response, read_request
+from tinyllm.server.body import json_response, large_response, read_request
 from tinyllm.server.chat_reply import ChatFrames, chat_completion
 from tinyllm.server.protocol.chat import ChatRequest
 from tinyllm.server.reasoning import OPEN, ReasoningSplitter, SplitterFactory
@@ -45,7 +46,8 @@ async def chat_completions() -> Response:
         frames = ChatFrames(reply, generation, make_splitter, reasoning=shown)
         return await event_response(generation, frames, service.config.sse_ping_interval)
     [answered] = await generation.results()
-    return json_response(chat_completion(reply, generation, answered, make_splitter, reasoning=shown))
+    make = partial(chat_completion, reply, generation, answered, make_splitter, reasoning=shown)
+    return await large_response(make) if params.wants_logprobs else json_response(make())
 
 
 def splitter_factory(service: Service, stream: TokenStream, begun: str = "") -> SplitterFactory:

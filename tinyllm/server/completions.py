@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quart import Blueprint, Response
 
 from tinyllm.errors import InvalidRequestError
-from tinyllm.server.body import json_response, read_request
+from tinyllm.server.body import json_response, large_response, read_request
 from tinyllm.server.completion_reply import CompletionFrames, Echo, completion
 from tinyllm.server.protocol.completions import CompletionRequest, Prompt
 from tinyllm.server.service import Service, current_service
@@ -43,7 +44,8 @@ async def completions() -> Response:
         frames = CompletionFrames(reply, generation, echoes, engine.tokenizer)
         return await event_response(generation, frames, service.config.sse_ping_interval)
     answered = await generation.results()
-    return json_response(completion(reply, generation, answered, echoes, engine.tokenizer))
+    make = partial(completion, reply, generation, answered, echoes, engine.tokenizer)
+    return await large_response(make) if params.wants_logprobs else json_response(make())
 
 
 async def _encoded(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from quart import Blueprint, Response
 
-from tinyllm.server.body import json_response, read_request
+from tinyllm.server.body import json_response, large_response, read_request
 from tinyllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.submit import render_chat
@@ -25,17 +24,14 @@ async def tokenize() -> Response:
     request.check()
     service.check_model(request.model)
     ids = await _token_ids(service, request)
-    body: dict[str, Any] = {
-        "count": len(ids),
-        "max_model_len": service.engine.info.max_model_len,
-        "tokens": ids,
-        "token_strs": None,
-    }
-    if request.return_token_strs:
-        tokenizer = service.engine.tokenizer
-        assert tokenizer is not None  # noqa: S101  it has just encoded
-        body["token_strs"] = await asyncio.to_thread(lambda: [tokenizer.token(token_id) for token_id in ids])
-    return json_response(body)
+    tokenizer = service.engine.tokenizer if request.return_token_strs else None
+    max_model_len = service.engine.info.max_model_len
+
+    def body() -> dict[str, Any]:
+        strings = None if tokenizer is None else [tokenizer.token(token_id) for token_id in ids]
+        return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": strings}
+
+    return await large_response(body)
 
 
 @blueprint.post("/detokenize")
