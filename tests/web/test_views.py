@@ -70,6 +70,20 @@ def test_four_times_as_large(stand_in: StandIn, open_page: Any) -> None:
     expect(view.locator("#conversations li")).to_have_count(0)
 
 
+def test_a_screen_that_is_turned(stand_in: StandIn, open_page: Any) -> None:
+    """The list was over the page on the narrow side, and is beside it on the wide one."""
+    page = open_page(stand_in.url, width=800, height=1100)
+    page.page.click("[aria-label='Show conversations']")
+    page.page.set_viewport_size({"width": 1100, "height": 800})
+    page.page.click("#draft")
+    page.send("Hi")
+    page.wait_done()
+    page.page.set_viewport_size({"width": 800, "height": 1100})
+    page.page.locator("[aria-label='Answer again']").click()
+    page.wait_done()
+    assert len(stand_in.bodies) == 2
+
+
 BACKWARDS = "\u202eabc"
 """Text that turns what follows it around, unless it is kept to itself."""
 

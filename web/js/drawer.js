@@ -3,10 +3,12 @@
 import { byId } from './dom.js';
 
 export class Drawer {
-	#opener = null;
+	#opener;
+	#narrow = matchMedia('(max-width: 859px)');
 
 	constructor(element) {
 		this.element = element;
+		this.#narrow.addEventListener('change', () => this.close());
 		byId('main').addEventListener('click', ({ target, currentTarget }) => target === currentTarget && this.close());
 	}
 
@@ -15,7 +17,7 @@ export class Drawer {
 	}
 
 	open() {
-		if (!matchMedia('(max-width: 859px)').matches) return;
+		if (!this.#narrow.matches) return;
 		this.#opener = document.activeElement;
 		this.#cover(true);
 		this.element.querySelector('button').focus();
@@ -24,7 +26,7 @@ export class Drawer {
 	close() {
 		if (!this.isOpen) return;
 		this.#cover(false);
-		this.#opener?.focus();
+		this.#opener.focus();
 	}
 
 	#cover(isOpen) {

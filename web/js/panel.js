@@ -4,8 +4,8 @@ import { byId, el, iconButton } from './dom.js';
 
 export class Panel {
 	#tabs = new Map();
-	#current = null;
-	#opener = null;
+	#current;
+	#opener;
 
 	constructor() {
 		this.element = byId('panel');
