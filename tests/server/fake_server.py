@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from functools import partial
+from typing import NoReturn
 
 from tests.fakes import FakeRunner, build_fake_core
 from tinyllm.core.step import ModelRunnerOutput, SchedulerOutput
 from tinyllm.engine.async_engine import AsyncEngine
 from tinyllm.server.logs import set_up_logs
-from tinyllm.server.run import run_server
+from tinyllm.server.run import end_process, run_server
 from tinyllm.server.settings import ServerConfig
 
 STEP_SECONDS = "FAKE_STEP_SECONDS"
@@ -31,12 +31,12 @@ class PacedRunner(FakeRunner):
         return super().execute_model(scheduler_output)
 
 
-async def main() -> int:
+async def main() -> NoReturn:
     config = ServerConfig()
     set_up_logs(config)
     build = partial(build_fake_core, runner=PacedRunner(), num_blocks=4096)
-    return await run_server(config, AsyncEngine(config.engine_config, _build=build))
+    end_process(await run_server(config, AsyncEngine(config.engine_config, _build=build)))
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    asyncio.run(main())

@@ -160,7 +160,7 @@ def test_health_answers_while_streams_run(server: ServerProcess) -> None:
     server.wait_idle()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_idle_server_ends_at_once(number: int) -> None:
     with paced() as server:
         started = time.monotonic()
@@ -208,6 +208,51 @@ def test_the_second_signal_ends_now() -> None:
             assert b"[DONE]" in read_to_end(sock)
         assert server.exit_code() == 0
         assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_step_that_hangs_holds_up_neither_the_end_nor_its_clients(signals: int) -> None:
+    with paced(60, shutdown_timeout=0.5, sse_ping_interval=0.05) as server:
+        with server.connect() as stream, server.connect() as plain:
+            plain.sendall(request_bytes("POST", TEXT, LONG))
+            stream.sendall(request_bytes("POST", TEXT, {**LONG, "stream": True}))
+            assert b": ping" in receive(stream) + receive(stream)
+            started = time.monotonic()
+            for _ in range(signals):
+                server.signal()
+                server.wait_until(lambda: server.get("/ready").status == 503)
+            events = read_to_end(stream)
+            assert b'"code":"request_aborted"' in events
+            assert events.count(b"[DONE]") == 1
+            assert read_response(plain).status == 409
+        assert server.exit_code(10) == 0
+        assert time.monotonic() - started < 5
+        assert not [line for line in server.lines if "Traceback" in line]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.5, 1.0])
+def test_signals_while_the_model_is_loaded(tiny_llama: Path, delay: float, signals: int) -> None:
+    """At whatever moment they come; loading itself cannot be interrupted, so the process leaves it behind."""
+    command = (sys.executable, "-m", "tinyllm", "serve", str(tiny_llama))
+    with server_process(*command, ready=False) as server:
+        time.sleep(delay)
+        started = time.monotonic()
+        for _ in range(signals):
+            server.signal()
+            time.sleep(0.05)
+        assert server.exit_code(10) == 0
+        assert time.monotonic() - started < 5
+    assert not [line for line in server.lines if "Traceback" in line or "rror" in line]
+
+
+def test_a_hang_up_is_ignored_under_nohup() -> None:
+    command = ("nohup", sys.executable, "-m", "tests.server.fake_server")
+    with server_process(*command) as server:
+        server.signal(signal.SIGHUP)
+        assert server.post(TEXT, {"prompt": "a", "max_tokens": 5}).status == 200
+        server.signal(signal.SIGTERM)
+        assert server.exit_code(10) == 0
 
 
 def test_a_dead_engine_ends_the_process() -> None:

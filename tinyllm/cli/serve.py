@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinyllm.errors import TinyLLMError
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes. 0: a signal; 1: the engine died; 2: options or model are no good."""
     from tinyllm.cli.options import server_config
     from tinyllm.server.logs import set_up_logs, warn_of_unknown_variables
-    from tinyllm.server.run import EXIT_USAGE, run_server
+    from tinyllm.server.run import EXIT_USAGE
 
     config = server_config(args)
     set_up_logs(config)
@@ -51,7 +51,13 @@ def run(args: argparse.Namespace) -> int:
     except TinyLLMError as error:
         print(f"tinyllm serve: {error}", file=sys.stderr)
         return EXIT_USAGE
-    return asyncio.run(run_server(config))
+    return asyncio.run(_serve(config))
+
+
+async def _serve(config: ServerConfig) -> NoReturn:
+    from tinyllm.server.run import end_process, run_server
+
+    end_process(await run_server(config))
 
 
 def _check_files(config: ServerConfig) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from quart import Quart
 
@@ -21,7 +21,7 @@ from tinyllm.server.settings import ServerConfig
 if TYPE_CHECKING:
     from tinyllm.engine.async_engine import AsyncEngine
 
-__all__ = ["EXIT_FAULT", "EXIT_OK", "EXIT_USAGE", "exit_code_of", "run_server"]
+__all__ = ["EXIT_FAULT", "EXIT_OK", "EXIT_USAGE", "end_process", "exit_code_of", "run_server"]
 
 logger = logging.getLogger("tinyllm.server")
 
@@ -34,14 +34,15 @@ EXIT_USAGE: Final = 2
 
 LAST_WORDS: Final = 1.0
 """Seconds that responses have to end when the engine is gone."""
-HARD_LIMIT: Final = 3.0
-"""Seconds after which a process that was told to end now ends without ceremony."""
+PATIENCE: Final = 0.5
+"""Seconds that are waited for what should take none, such as an engine whose step hangs."""
 
 
 async def run_server(config: ServerConfig, engine: AsyncEngine | None = None) -> int:
     """Serve until a signal or a fault, and return the exit code. ``engine`` is as for `create_app`.
 
-    SIGINT or SIGTERM drains: work that runs may finish, new work is refused. A second one ends all at once.
+    SIGINT, SIGTERM or SIGHUP (a terminal that was closed) drains: work that runs may finish, new work is
+    refused. A second one ends all at once.
     Raises `ConfigError`, before the model is touched, if options, addresses or TLS files are no good.
     """
     check_posture(config)
@@ -49,12 +50,12 @@ async def run_server(config: ServerConfig, engine: AsyncEngine | None = None) ->
     service: Service = app.extensions["tinyllm"]
     listener = Listener(app, config)
     listener.bind()
-    signals = _Signals()
-    await app.startup()
-    urls = await listener.open()
-    logger.info("listening on %s: %s", " and ".join(urls), describe_posture(config))
-    code = await _until_end(service, signals)
-    await _finish(app, service, listener)
+    with _Signals() as signals:
+        await app.startup()
+        urls = await listener.open()
+        logger.info("listening on %s: %s", " and ".join(urls), describe_posture(config))
+        code = await _until_end(service, signals)
+        await _finish(app, service, listener)
     return code
 
 
@@ -66,18 +67,16 @@ async def _until_end(service: Service, signals: _Signals) -> int:
             "draining: no new work; running requests have %g seconds", service.config.shutdown_timeout
         )
         service.begin_drain()
-        await _first(service.drain(), signals.second.wait(), service.wait_failed())
+        limit = asyncio.sleep(service.config.shutdown_timeout + PATIENCE)
+        await _first(service.drain(), limit, signals.second.wait(), service.wait_failed())
     return EXIT_OK if service.fault is None else exit_code_of(service.fault)
 
 
 async def _finish(app: Quart, service: Service, listener: Listener) -> None:
     """End what is left. Nothing here may keep the process alive for long."""
-    loop = asyncio.get_running_loop()
-    await _first(service.stop(), asyncio.sleep(HARD_LIMIT))
+    await _first(service.stop(), asyncio.sleep(PATIENCE))
     await listener.close(LAST_WORDS)
-    await _first(app.shutdown(), asyncio.sleep(HARD_LIMIT))
-    loop.remove_signal_handler(signal.SIGINT)
-    loop.remove_signal_handler(signal.SIGTERM)
+    await _first(app.shutdown(), asyncio.sleep(PATIENCE))
 
 
 async def _first(*waits: Awaitable[object]) -> None:
@@ -88,7 +87,13 @@ async def _first(*waits: Awaitable[object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait(tasks, timeout=PATIENCE)
+
+
+def end_process(code: int) -> NoReturn:
+    """Leave now: threads that still load or compute would hold up the interpreter, or fail as it goes."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def exit_code_of(fault: BaseException) -> int:
@@ -98,14 +103,23 @@ def exit_code_of(fault: BaseException) -> int:
 
 
 class _Signals:
-    """Counts SIGINT and SIGTERM. From the third on, they kill."""
+    """Counts signals that mean the end, of whatever kind. From the third on, they kill."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._take)
+        self._numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            self._numbers.append(signal.SIGHUP)
+
+    def __enter__(self) -> _Signals:
+        for number in self._numbers:
+            asyncio.get_running_loop().add_signal_handler(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._numbers:
+            asyncio.get_running_loop().remove_signal_handler(number)
 
     def _take(self) -> None:
         if not self.first.is_set():

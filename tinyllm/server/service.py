@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from quart import current_app
 
-from tinyllm.errors import EngineDeadError, TinyLLMError
+from tinyllm.errors import EngineDeadError, RequestAbortedError, TinyLLMError
 from tinyllm.server.context import Call
 from tinyllm.server.errors import RETRY_WHILE_LOADING, RefusedError
 from tinyllm.server.http_metrics import HTTPMetrics
@@ -100,12 +100,15 @@ class Service:
         return True if self._engine is None else await self._engine.drain(self.config.shutdown_timeout)
 
     async def stop(self) -> None:
-        """End everything now."""
+        """End everything now. What is running hears of it at once, also while a step hangs."""
         self.begin_drain()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._engine is not None and self._owns_engine:
+            for call in itertools.chain(*self._calls.values()):
+                for stream in call.streams:
+                    stream.end(RequestAbortedError("the server is shutting down"))
             await self._engine.aclose()
 
     # State.
