@@ -205,7 +205,12 @@ async def test_the_page_and_its_files() -> None:
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [(None, "SmolLM2-135M-Instruct"), ("org/name", "org/name"), ("/no/such/model.gguf", "model.gguf")],
+    [
+        (None, "SmolLM2-135M-Instruct"),
+        ("org/name", "org/name"),
+        ("/no/such/model.gguf", "model.gguf"),
+        ("/no/such/m\udcff\n.gguf", "m??.gguf"),
+    ],
 )
 async def test_what_a_model_is_called(model: str | None, name: str) -> None:
     assert model_name(model) == name

@@ -49,7 +49,7 @@ def test_every_option_has_a_flag_a_text_and_a_variable(monkeypatch: pytest.Monke
         assert field.description, name
         is_secret = name in ("api_keys", "hub_token")
         assert (f"--{name.replace('_', '-')}" in help_text) is not is_secret, name
-    for name in ("api_keys", "served_model_name", "cors_origins", "allowed_hosts"):
+    for name in ("api_keys", "served_model_name", "allowed_hosts"):
         monkeypatch.setenv(f"TINYLLM_{name.upper()}", "one,two")
         assert getattr(ServerConfig(), name) == ("one", "two")
 
@@ -77,6 +77,33 @@ def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         ServerConfig(config=file)
+
+
+UNFIT: list[tuple[str, str]] = [
+    *[("served_model_name", name) for name in ("a\nb", "a,\x1b[31m", "\udcff", "a\u202eb")],
+    ("allowed_hosts", "a.example,\udcff"),
+    *[("cors_origins", origin) for origin in ("http://a.example/", "https://A.example", "a.example", "**")],
+]
+
+
+@pytest.mark.parametrize(("option", "value"), UNFIT)
+def test_names_that_cannot_be_shown_or_would_never_match(option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{option}\.\d: must "):
+        ServerConfig(**{option: value})
+
+
+def test_origins_as_browsers_write_them() -> None:
+    given = "https://a.example:8443, http://[::1]:3000, chrome-extension://abc, null, *"
+    assert len(ServerConfig(cors_origins=given).cors_origins) == 5
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_numbers_are_finite(value: str) -> None:
+    floats = [name for name, field in ServerConfig.model_fields.items() if "float" in str(field.annotation)]
+    assert len(floats) > 5
+    for name in floats:
+        with pytest.raises(ConfigError, match=name):
+            ServerConfig(**{name: value})
 
 
 def test_misspelt_variables_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

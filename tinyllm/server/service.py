@@ -225,7 +225,8 @@ def model_name(model: str | None) -> str:
     if model is None:
         return DEMO_MODEL
     path = Path(model).expanduser()
-    return path.resolve().name if path.exists() or path.is_absolute() else model
+    name = path.resolve().name if path.exists() or path.is_absolute() else model
+    return "".join(c if c.isprintable() else "?" for c in name)  # a file's name may be any bytes
 
 
 def _make_engine(config: ServerConfig) -> AsyncEngine:

@@ -34,7 +34,12 @@ def _split(value: Any) -> Any:
     return value
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+_Name = Annotated[str, Field(pattern=r"^\P{C}+$")]
+"""Shown to clients and in logs, so without control characters."""
+_Origin = Annotated[str, Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+)$")]
+"""As browsers write it: nothing else would ever be equal to what they send."""
+Names = Annotated[tuple[_Name, ...], NoDecode, BeforeValidator(_split)]
+Origins = Annotated[tuple[_Origin, ...], NoDecode, BeforeValidator(_split)]
 
 
 class ServerConfig(BaseSettings, EngineConfig):
@@ -44,7 +49,7 @@ class ServerConfig(BaseSettings, EngineConfig):
     from the TOML file that ``config`` names, else from the default. Sizes are in bytes, times in seconds.
     """
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True)
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, allow_inf_nan=False)
 
     config: Path | None = None
     """TOML file with options under these names."""
@@ -76,7 +81,7 @@ class ServerConfig(BaseSettings, EngineConfig):
     """Serve /metrics without a key."""
     allowed_hosts: Names = ()
     """Names, beside localhost and IP addresses, that a Host header may hold; ``*`` is any."""
-    cors_origins: Names = ()
+    cors_origins: Origins = ()
     """Origins of other web pages that may use the server, such as ``https://app.example``; ``*`` is any."""
 
     # What it serves.
