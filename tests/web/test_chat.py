@@ -296,6 +296,21 @@ def test_tokens_show_their_probabilities(stand_in: StandIn, open_page: Any) -> N
     assert page.answer() == "Hello there."
 
 
+def test_an_answer_that_goes_on_while_its_tokens_are_shown(stand_in: StandIn, open_page: Any) -> None:
+    stand_in.plan = lambda body: Plan(pieces=["One", " two"], finish="length")
+    page = open_page(stand_in.url)
+    page.page.click("text=Probabilities")
+    page.send("Count")
+    page.wait_done()
+    page.page.click("[aria-label='Tokens and probabilities']")
+    expect(page.page.locator(".tokens .token")).to_have_count(2)
+    page.page.click("text=Continue")
+    page.wait_done()
+    assert page.answer() == "One twoOne two"
+    page.page.click("[aria-label='Tokens and probabilities']")
+    expect(page.page.locator(".tokens .token")).to_have_count(4)
+
+
 def test_the_prompt_is_shown_with_its_special_tokens(stand_in: StandIn, open_page: Any) -> None:
     page = open_page(stand_in.url)
     page.send("Hi")

@@ -196,6 +196,21 @@ def test_a_model_that_is_still_loading(stand_in: StandIn, open_page: Any) -> Non
     expect(page.page.locator(".welcome-title")).to_have_text("Talk to stand-in-1B")
 
 
+def test_a_server_that_says_nothing(stand_in: StandIn, open_page: Any) -> None:
+    """As one that was suspended, or that a network in between has lost."""
+    page = open_page(stand_in.url)
+    page.allowed = ("ERR_ABORTED",)
+    page.page.add_init_script(
+        "const wait = AbortSignal.timeout; AbortSignal.timeout = () => wait.call(AbortSignal, 300)"
+    )
+    page.page.route("**/ready", lambda route: None)
+    page.page.goto(stand_in.url + "?")
+    expect(page.page.locator("#notice")).to_contain_text("The server cannot be reached")
+    page.page.unroute("**/ready")
+    page.page.click("text=Check again")
+    expect(page.page.locator("#notice")).to_contain_text("The server is back")
+
+
 def test_a_slow_answer_can_be_waited_for(stand_in: StandIn, open_page: Any) -> None:
     stand_in.plan = lambda body: Plan(delay=1.5)
     page = open_page(stand_in.url)

@@ -4,6 +4,7 @@ import { RequestFailed, failure, failureFrom } from './failures.js';
 import { SseParser } from './sse.js';
 
 const BASE = new URL('../../', import.meta.url);
+const PATIENCE = 15_000; // with all but answers
 
 export class Api {
 	/** `getKey` returns the API key, or ''. */
@@ -53,7 +54,7 @@ export class Api {
 		if (key) headers.authorization = `Bearer ${key}`;
 		if (body) headers['content-type'] = 'application/json';
 		if (requestId) headers['x-request-id'] = requestId;
-		const options = { headers, signal, credentials: 'omit', cache: 'no-store', redirect: 'error' };
+		const options = { headers, signal: signal ?? AbortSignal.timeout(PATIENCE), credentials: 'omit', cache: 'no-store', redirect: 'error' };
 		if (body) Object.assign(options, { method: 'POST', body: JSON.stringify(body) });
 		let response;
 		try {

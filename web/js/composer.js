@@ -19,7 +19,6 @@ export class Composer {
 		app.settings.addEventListener('change', () => this.#showProbabilities());
 		this.#showProbabilities();
 		this.setRunning(false);
-		this.draft.disabled = false;
 	}
 
 	focus() {

@@ -34,6 +34,7 @@ export class MessageView {
 	refresh() {
 		const { message } = this;
 		const isRunning = this.run !== null;
+		if (isRunning && this.#showsTokens) return this.#toggleTokens();
 		this.element.classList.toggle('running', isRunning);
 		this.element.setAttribute('aria-busy', String(isRunning));
 		if (message.role === 'user') this.#showText();
@@ -42,15 +43,14 @@ export class MessageView {
 			this.notes.replaceChildren(...this.#notes());
 			this.#showFoot();
 		}, () => this.app.composer.action);
-		this.grow();
 	}
 
 	grow() {
-		if (this.message.role === 'user') return;
 		const { message } = this;
+		if (message.role === 'user') return;
 		const isRunning = this.run !== null;
 		this.#showReasoning(isRunning);
-		if (this.#showsTokens && !isRunning) return;
+		if (this.#showsTokens) return;
 		this.markdown.update(message.content, isRunning);
 		if (this.meta) this.meta.textContent = this.#metaText();
 	}

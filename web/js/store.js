@@ -19,8 +19,8 @@ function openDatabase(onclose) {
 			};
 			resolve(database);
 		};
-		request.onerror = () => reject(request.error);
-		setTimeout(() => reject(new Error('The database does not open.')), PATIENCE);
+		request.onerror = reject;
+		setTimeout(reject, PATIENCE);
 	});
 }
 
