@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.server.process import ServerProcess, read_to_end, server_process
+from tests.server.process import FAKE, ServerProcess, read_to_end, server_process
 
 HOST = b"Host: localhost"
 JSON = b"Content-Type: application/json"
@@ -236,3 +237,33 @@ def test_too_many_connections_are_turned_away() -> None:
         for sock in socks:
             sock.close()
         server.wait_until(lambda: server.get("/health").status == 200)
+
+
+def limited(kind: str, files: int) -> tuple[str, ...]:
+    return ("bash", "-c", f"ulimit {kind} -n {files}; exec {' '.join(FAKE)}")
+
+
+def half_heads(server: ServerProcess, stack: contextlib.ExitStack, count: int) -> list[socket.socket]:
+    socks = [stack.enter_context(server.connect()) for _ in range(count)]
+    for sock in socks:
+        sock.sendall(b"GET /health HTTP/1.1\r\n")
+    return socks
+
+
+def test_a_low_limit_of_open_files_is_raised() -> None:
+    with server_process(*limited("-S", 40), keep_alive_timeout=30) as server, contextlib.ExitStack() as stack:
+        for sock in half_heads(server, stack, 100):
+            sock.sendall(HOST + b"\r\n\r\n")
+            assert b" 200 " in sock.recv(100)
+
+
+def test_without_file_descriptors_connections_wait() -> None:
+    with server_process(*limited("-SH", 40), keep_alive_timeout=1) as server:
+        with contextlib.ExitStack() as stack:
+            half_heads(server, stack, 100)
+            server.wait_until(lambda: any("file descriptors" in line for line in server.lines))
+        assert server.get("/health").status == 200
+        assert server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
+        assert server.get("/").status == 200
+        assert sum("file descriptors" in line for line in server.lines) <= 2
+        assert not [line for line in server.lines if "Traceback" in line]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import logging
 import sys
@@ -9,8 +11,12 @@ from typing import Any, Final
 
 from tinyllm.server.settings import ServerConfig, unknown_variables
 
-__all__ = ["set_up_logs", "warn_of_unknown_variables"]
+__all__ = ["LoopFaults", "set_up_logs", "warn_of_unknown_variables"]
 
+logger = logging.getLogger("tinyllm.server")
+
+QUIET: Final = 10.0
+"""Seconds between messages about the same lack."""
 FIELDS: Final = ("request_id", "caller", "seconds", "bytes")
 """What records may carry beside their message."""
 
@@ -29,6 +35,22 @@ def warn_of_unknown_variables() -> None:
     """Say which variables look like options and are none."""
     for name in unknown_variables():
         logging.getLogger("tinyllm.server").warning("%s is not an option; it has no effect", name)
+
+
+class LoopFaults:
+    """Takes what an event loop has to complain of, which asyncio would print in its own way."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log a fault. Without file descriptors each connection that waits is one, many times a second."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            logger.error("%s", context["message"], exc_info=error)
+        elif loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + QUIET
+            logger.error("connections wait: no file descriptors are left (see ulimit -n, --max-connections)")
 
 
 class TextFormatter(logging.Formatter):

@@ -14,6 +14,7 @@ from quart import Quart
 from tinyllm.errors import EngineDeadError, TinyLLMError
 from tinyllm.server.app import create_app
 from tinyllm.server.listener import Listener
+from tinyllm.server.logs import LoopFaults
 from tinyllm.server.posture import check_posture, describe_posture
 from tinyllm.server.service import Service
 from tinyllm.server.settings import ServerConfig
@@ -50,6 +51,7 @@ async def run_server(config: ServerConfig, engine: AsyncEngine | None = None) ->
     service: Service = app.extensions["tinyllm"]
     listener = Listener(app, config)
     listener.bind()
+    asyncio.get_running_loop().set_exception_handler(LoopFaults())
     with _Signals() as signals:
         await app.startup()
         urls = await listener.open()
