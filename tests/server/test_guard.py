@@ -186,6 +186,10 @@ def test_framing() -> None:
     with pytest.raises(RefusedError):
         check_framing(scope(http_version="2"), {}, config)
     check_framing(scope(http_version="2", scheme="https"), {}, config)
+    check_framing(scope(headers=[(b"cookie", b"a"), (b"cookie", b"b"), (b"host", b"a")]), {}, config)
+    for name in (b"Host", b"origin", b"Authorization", b"content-type", b"Content-Encoding"):
+        with pytest.raises(RefusedError, match="once"):
+            check_framing(scope(headers=[(name, b"a"), (b"x", b"y"), (name, b"a")]), {}, config)
     check_framing(scope(http_version="2"), {}, ServerConfig(h2c=True))
 
 

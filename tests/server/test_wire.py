@@ -98,6 +98,9 @@ VECTORS: dict[str, tuple[bytes, list[int]]] = {
     "very long header": (get(b"/health", b"X: " + b"a" * 200_000), [431]),
     "101 headers": (get(b"/health", *[b"X%d: a" % i for i in range(100)]), [431]),
     "10,000 headers": (get(b"/health", *[b"X%d: a" % i for i in range(10_000)]), [431]),
+    "two origins": (get(b"/health", b"Origin: http://evil.example", b"Origin: http://localhost"), [400]),
+    "two keys": (get(b"/health", b"Authorization: Bearer a", b"Authorization: Bearer b"), [400]),
+    "two types": (post(JSON, b"Content-Type: text/plain", length(b"2"), body=b"{}"), [400]),
     # First lines.
     "odd method": (line(b"G@T /health HTTP/1.1"), [400]),
     "long method": (line(b"A" * 1000 + b" /health HTTP/1.1"), [405]),

@@ -38,6 +38,8 @@ EXPOSED: Final = "x-request-id, x-tinyllm-ignored-fields, x-should-retry, retry-
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _CLOSE: Final = {"connection": "close"}
+_ONCE: Final = frozenset({b"authorization", b"content-encoding", b"content-type", b"host", b"origin"})
+"""What decides who asks for what; of two, one reader takes the first and another the last."""
 
 Headers = Mapping[str, str]
 
@@ -47,6 +49,10 @@ def check_framing(scope: Mapping[str, Any], headers: Headers, config: ServerConf
     if "transfer-encoding" in headers and "content-length" in headers:
         message = "a request has either transfer-encoding or content-length, not both"
         raise RefusedError(400, "ambiguous_framing", message, headers=_CLOSE)
+    once = [name for name, _ in scope["headers"] if name.lower() in _ONCE]
+    if len(once) > len(set(once)):
+        message = "a request has each of these headers once: " + ", ".join(sorted(map(bytes.decode, _ONCE)))
+        raise RefusedError(400, "duplicate_header", message, headers=_CLOSE)
     http2 = scope["http_version"] == "2"
     if http2 and scope["scheme"] == "http" and not config.h2c:
         raise RefusedError(505, "http_version_not_supported", "HTTP/2 without TLS is off (--h2c turns it on)")
