@@ -57,9 +57,13 @@ def test_equals_the_layers(name: str, dtype: torch.dtype, kv_dtype: torch.dtype 
         batch = Batch(model, token_ids, block_size=16, kv_cache_dtype=kv_dtype)
         for counts in ({0: 1}, {1: 4}, {1: 1, 2: 69, 3: 32}, {2: 1, 3: 1}):
             batch.step(counts)
-        results.append(torch.cat([sequence.hidden for sequence in batch.sequences]))
-    assert torch.isfinite(results[0]).all()
-    assert torch.equal(*results)
+        hidden = torch.cat([sequence.hidden for sequence in batch.sequences])
+        logits = [model.compute_logits(hidden[:rows]) for rows in (1, 2, 7, len(hidden))]
+        results.append([hidden, *logits])
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.isfinite(ours).all()
+        assert torch.equal(ours, theirs)
 
 
 def test_only_where_every_operator_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,4 +106,7 @@ def test_make_says_none_for_unpacked_layers() -> None:
     model = random_model(CONFIGS["llama"], backend=make_backend())
     layer = cast(DecoderLayer, model.model.layers[0])
     layer.self_attn.o_proj.is_packed = False
-    assert NativeDecoder.make(model.model.embed_tokens, [layer], model.model.norm, model.rotary) is None
+    assert (
+        NativeDecoder.make(model.model.embed_tokens, [layer], model.model.norm, model.lm_head, model.rotary)
+        is None
+    )

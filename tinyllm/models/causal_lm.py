@@ -49,7 +49,7 @@ class CausalLM(nn.Module):
             elif isinstance(layer, (Embedding, HeadNorm, Linear, RMSNorm)):
                 layer.load(path, reader)
         self.native = NativeDecoder.make(
-            self.model.embed_tokens, [*self.model.layers], self.model.norm, self.rotary
+            self.model.embed_tokens, [*self.model.layers], self.model.norm, self.lm_head, self.rotary
         )
 
     def kv_cache_spec(self, block_size: int, dtype: torch.dtype | None = None) -> KVCacheSpec:
@@ -85,6 +85,8 @@ class CausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Map ``[num_rows, hidden_size]`` to float32 ``[num_rows, vocab_size]``."""
+        if self.native is not None:
+            return self.native.logits(hidden)
         logits: torch.Tensor = self.lm_head(hidden)
         return logits.float()
 

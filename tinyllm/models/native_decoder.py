@@ -74,22 +74,26 @@ OUT_OF_RANGE: Final = -1
 
 
 class NativeDecoder:
-    """Runs embedding, layers and final norm of one loaded model. See `make` for when there is one."""
+    """Runs embedding, layers, final norm and head of one loaded model. See `make` for when there is one."""
 
     def __init__(
         self,
         embedding: Embedding,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
+        head: Linear,
         rotary: RotaryEmbedding,
     ) -> None:
         """Raises `OSError` or `AttributeError` where PyTorch has no such interface."""
         self._dtype = norm.weight.dtype
         self._shim = TorchShim(self._dtype)
         self._decode = load_library().tinyllm_decode
+        self._logits = load_library().tinyllm_logits
+        self._logits.argtypes = (Pointer,) * 3 + (Int64,) * 4 + (Pointer, Int32, Int32)
+        self._logits.restype = Int32
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_DecodeArgs),), Int32
-        self._owners = (embedding, layers, norm)  # whose memory C reads
-        self._rotary = rotary
+        self._owners = (embedding, layers, norm, head)  # whose memory C reads
+        self._rotary, self._head = rotary, self._shim.linear(head)
         self._layers = (_Layer * len(layers))(*map(self._layer, layers))
         self._kv_caches: list[torch.Tensor] = []
         attention = layers[0].self_attn
@@ -123,16 +127,18 @@ class NativeDecoder:
         embedding: Embedding,
         layers: Sequence[DecoderLayer],
         norm: RMSNorm,
+        head: Linear,
         rotary: RotaryEmbedding,
     ) -> NativeDecoder | None:
         """Return a decoder for layers whose every operator is native or packed; None if any is not."""
         linears = [module for layer in layers for module in layer.modules() if isinstance(module, Linear)]
+        linears.append(head)
         if not isinstance(norm.operators, NativeOperators) or not all(each.is_packed for each in linears):
             return None
         if not all(isinstance(layer.self_attn.backend, PagedAttention) for layer in layers):
             return None
         try:
-            return cls(embedding, layers, norm, rotary)
+            return cls(embedding, layers, norm, head, rotary)
         except (OSError, AttributeError):  # this PyTorch has no such interface
             return None
 
@@ -176,6 +182,29 @@ class NativeDecoder:
         if failed:
             raise RuntimeError("a matrix product failed inside PyTorch")
         return torch.from_numpy(out).view(self._dtype).view(num_tokens, -1)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `CausalLM.compute_logits`."""
+        num_rows, args = len(hidden), self._args
+        self._reserve(num_rows)
+        hidden = hidden.contiguous()
+        ctypes.memmove(args.normed, hidden.data_ptr(), hidden.nbytes)
+        out = np.empty((num_rows, args.vocab_size), dtype=np.float32)
+        failed = self._logits(
+            ctypes.addressof(self._shim.api),
+            ctypes.addressof(self._head),
+            args.normed,
+            num_rows,
+            max(num_rows, 2),
+            args.hidden_size,
+            args.vocab_size,
+            out.ctypes.data,
+            self._dtype == torch.bfloat16,
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise RuntimeError("a matrix product failed inside PyTorch")
+        return torch.from_numpy(out)
 
     def _bind(self, kv_caches: list[torch.Tensor]) -> None:
         """Point every layer to its KV cache."""

@@ -99,9 +99,9 @@ static int32_t run_layer(const decode_args *d, const layer *l, const tensor inpu
     return failed;
 }
 
-static int32_t view(const decode_args *d, void *data, int64_t columns, tensor *out) {
-    int64_t sizes[] = {d->product_rows, columns}, strides[] = {columns, 1};
-    return d->torch->from_blob(data, 2, sizes, strides, 0, d->torch->dtype, d->torch->device_type, 0, out);
+static int32_t view(const torch_api *torch, void *data, int64_t rows, int64_t columns, tensor *out) {
+    int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
+    return torch->from_blob(data, 2, sizes, strides, 0, torch->dtype, torch->device_type, 0, out);
 }
 
 enum { OUT_OF_RANGE = -1 };
@@ -123,9 +123,9 @@ int32_t tinyllm_decode(const decode_args *d) {
     tensor inputs[3] = {NULL, NULL, NULL}, x = NULL;
     void *data = NULL;
     int32_t failed = embed(d);
-    if (!failed) failed = view(d, d->normed, d->hidden_size, &inputs[0]);
-    if (!failed) failed = view(d, d->attended, a->num_heads * a->head_dim, &inputs[1]);
-    if (!failed) failed = view(d, d->activated, d->intermediate_size, &inputs[2]);
+    if (!failed) failed = view(d->torch, d->normed, d->product_rows, d->hidden_size, &inputs[0]);
+    if (!failed) failed = view(d->torch, d->attended, d->product_rows, a->num_heads * a->head_dim, &inputs[1]);
+    if (!failed) failed = view(d->torch, d->activated, d->product_rows, d->intermediate_size, &inputs[2]);
     for (int64_t i = 0; i < d->num_layers && !failed; i++) failed = run_layer(d, &d->layers[i], inputs, &x);
     if (!failed) failed = d->torch->data_pointer(x, &data);
     if (!failed)
@@ -134,5 +134,26 @@ int32_t tinyllm_decode(const decode_args *d) {
     if (x) d->torch->release(x);
     for (int i = 0; i < 3; i++)
         if (inputs[i]) d->torch->release(inputs[i]);
+    return failed;
+}
+
+/* Logits of `rows` hidden states, which lie at the start of product_rows rows, as [rows, vocab_size] floats. */
+int32_t tinyllm_logits(const torch_api *torch, const linear *head, void *hidden, int64_t rows, int64_t product_rows,
+                       int64_t hidden_size, int64_t vocab_size, float *out, int32_t bf16, int32_t num_threads) {
+    tensor x = NULL, product = NULL;
+    void *data = NULL;
+    int32_t failed = view(torch, hidden, product_rows, hidden_size, &x);
+    if (!failed) failed = multiply(torch, x, head, &product, &data);
+    if (!failed) {
+        int64_t chunk = 4096, size = rows * vocab_size;
+#pragma omp parallel for schedule(static) num_threads(num_threads)
+        for (int64_t start = 0; start < size; start += chunk) {
+            int64_t end = start + chunk < size ? start + chunk : size, i = start;
+            for (; i + LANES <= end; i += LANES) store(out, i, load(data, i, bf16), 0);
+            for (; i < end; i++) out[i] = get(data, i, bf16);
+        }
+    }
+    if (product) torch->release(product);
+    if (x) torch->release(x);
     return failed;
 }
