@@ -180,3 +180,29 @@ def test_threads_are_gone_after_closing() -> None:
         asyncio.run(main())
     """)
     assert out == "1\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_prompts_of_every_length_cost_no_memory_for_each(tiny_llama: Path) -> None:
+    """Torch's libraries make code for every shape that they meet."""
+    grown = run(
+        f"""
+        from pathlib import Path
+
+        def megabytes():
+            return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
+
+        async def main():
+            options = dict(num_threads=1, kv_cache_bytes=4_000_000, enable_prefix_caching=False)
+            async with AsyncEngine(model={str(tiny_llama)!r}, **options) as engine:
+                await engine.generate([5] * 400, SamplingParams(max_tokens=1))
+                before = megabytes()
+                for length in range(1, 300):
+                    await engine.generate([5] * length, SamplingParams(max_tokens=1))
+                print(megabytes() - before)
+
+        asyncio.run(main())
+        """,
+        seconds=120,
+    )
+    assert int(grown) < 300

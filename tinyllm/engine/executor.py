@@ -31,8 +31,8 @@ __all__ = [
     "Command",
     "Executor",
     "Outbox",
-    "bound_spinning",
     "build_from_files",
+    "prepare_for_torch",
 ]
 
 logger = logging.getLogger("tinyllm.engine")
@@ -47,6 +47,8 @@ EXIT_TIMEOUT = 10.0
 
 SPIN_COUNT = "1000"
 """Rounds of GNU OpenMP's waiting loop."""
+KERNELS = "192"
+"""How many kernels oneDNN keeps, for the process and for each thread."""
 
 _numbers = itertools.count()
 
@@ -206,8 +208,14 @@ def _stop_all() -> None:
 atexit.register(_stop_all)
 
 
-def bound_spinning() -> None:
-    """Have torch's threads spin for about ten microseconds before they sleep. Works before torch is loaded.
+def prepare_for_torch() -> None:
+    """Set what torch's libraries read from the environment. Works before torch is loaded."""
+    _bound_spinning()
+    _bound_kernels()
+
+
+def _bound_spinning() -> None:
+    """Have torch's threads spin for about ten microseconds before they sleep.
 
     A step has hundreds of short parallel parts, so sleeping at once costs a quarter of it; but threads that
     spin long are many times slower as soon as the event loop or another process wants the processor too.
@@ -219,9 +227,19 @@ def bound_spinning() -> None:
         os.environ["OMP_WAIT_POLICY"] = "active"
 
 
+def _bound_kernels() -> None:
+    """Have oneDNN keep fewer of the kernels that it makes.
+
+    It makes about five for every number of tokens that a step may have, each nearly a megabyte, and would
+    keep a thousand. These are enough for every number of answers that are generated at once.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, KERNELS)
+
+
 def build_from_files(config: EngineConfig) -> EngineCore:
     """Build the core that ``config`` asks for: the `Build` of real engines."""
-    bound_spinning()
+    prepare_for_torch()
     from tinyllm.engine.build import build_core  # imports torch, which is wanted on the executor thread only
 
     return build_core(config)

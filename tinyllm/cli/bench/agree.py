@@ -59,9 +59,9 @@ def add_parser(kinds: Any, kind: str, line: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask all engines, print the tables, write the JSON."""
-    from tinyllm.engine.executor import bound_spinning
+    from tinyllm.engine.executor import prepare_for_torch
 
-    bound_spinning()  # as an engine does when it is the first to load torch
+    prepare_for_torch()  # as an engine does when it is the first to load torch
     from tinyllm.bench.agree.report import PROMPTS, agree_lines, run_agree
     from tinyllm.cli.options import engine_config
 

@@ -46,9 +46,9 @@ def add_parser(kinds: Any, kind: str, line: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the tables, write the JSON."""
-    from tinyllm.engine.executor import bound_spinning
+    from tinyllm.engine.executor import prepare_for_torch
 
-    bound_spinning()  # as an engine does when it is the first to load torch
+    prepare_for_torch()  # as an engine does when it is the first to load torch
     from tinyllm.bench.suite import fitting, run_suite
     from tinyllm.bench.table import report_lines
     from tinyllm.bench.workload import LATENCY, THROUGHPUT, Workload
