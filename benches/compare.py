@@ -28,7 +28,7 @@ from benches.report import fill_docs, markdown
 from tinyllm.bench.environment import environment
 from tinyllm.bench.gguf_as import convert
 from tinyllm.bench.workload import THROUGHPUT, Workload
-from tinyllm.engine.executor import bound_spinning
+from tinyllm.engine.executor import prepare_for_torch
 
 DOCS = ROOT / "docs" / "benchmarks.md"
 GGUF_TYPES = {"bfloat16": "BF16", "float32": "F32"}
@@ -38,7 +38,7 @@ ONLY_TINYLLM = ("8x64x256+4096", "8x1024x32+shared")
 def main() -> None:
     """Compare, and write the results."""
     args = parse_args()
-    bound_spinning()  # before torch is loaded
+    prepare_for_torch()  # before torch is loaded
     from benches.interleave import interleave
     from tinyllm.runner.device import default_num_threads
 
