@@ -5,7 +5,8 @@ from __future__ import annotations
 __all__ = ["Pace"]
 
 MIN_BUDGET = 16
-"""Fewer prompt tokens cost a step of their own nearly as much."""
+"""Fewer prompt tokens cost a step of their own nearly as much. Budgets are multiples of it: kernels are made
+for a number of rows, and kept, so few different numbers should occur."""
 WEIGHT = 0.25
 """Of the newest measurement in a moving average."""
 
@@ -39,7 +40,8 @@ class Pace:
         expected = self._expected(num_decodes)
         if not self._max_slowdown or expected is None or not self._token_seconds:
             return None
-        return max(MIN_BUDGET, int((self._max_slowdown - 1) * expected / self._token_seconds))
+        budget = int((self._max_slowdown - 1) * expected / self._token_seconds)
+        return max(MIN_BUDGET, budget // MIN_BUDGET * MIN_BUDGET)
 
     def _expected(self, num_decodes: int) -> float | None:
         """Return the seconds of a step without prompts, going by the nearest number that is known."""
