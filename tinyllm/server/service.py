@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import sys
 import time
 from functools import cached_property
 from importlib.metadata import version
@@ -34,6 +35,11 @@ ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "resp_")
 """What bodies put before a request's id."""
 
 
+SWITCH_INTERVAL: Final = 0.0005
+"""Seconds that a thread may run in Python while the event loop waits. At Python's own 5 ms, which are due
+several times in each answer, ``/health`` takes five times as long beside a long prompt."""
+
+
 class Service:
     """Holds the engine: one of its own, or one it was given. Belongs to the loop that calls `start`."""
 
@@ -59,6 +65,7 @@ class Service:
 
     async def start(self) -> None:
         """Begin to load the model, and return: a server that loads already answers, with 503."""
+        sys.setswitchinterval(SWITCH_INTERVAL)
         self._task = asyncio.create_task(self._run(), name="tinyllm-load")
 
     async def _run(self) -> None:
