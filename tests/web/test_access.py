@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
 
+from tests.web.expectations import expect
 from tests.web.stand_in import Plan, StandIn
 
 pytestmark = pytest.mark.browser

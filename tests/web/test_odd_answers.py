@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
 
+from tests.web.expectations import expect
 from tests.web.stand_in import PROPS, Plan, StandIn
 
 pytestmark = pytest.mark.browser

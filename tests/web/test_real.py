@@ -14,7 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+
+from tests.web.expectations import expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.weights]
 
