@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tinyllm.runner import huge_pages
-from tinyllm.runner.huge_pages import use_huge_pages
+from tinyllm.runner.huge_pages import private_pages, use_huge_pages
 
 MB = 1 << 20
 
@@ -38,11 +38,12 @@ def can_collapse() -> bool:
 
 @pytest.mark.skipif(not can_collapse(), reason="this system cannot")
 def test_memory_is_moved_and_keeps_what_it_holds() -> None:
+    others = private_pages()
     memory = mmap.mmap(-1, 32 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     numbers = np.frombuffer(memory, dtype=np.int64)
     numbers[:] = np.arange(len(numbers))
     before = large_pages()
-    thread = use_huge_pages()
+    thread = use_huge_pages(private_pages() - others)
     assert thread is not None
     thread.join()
     assert large_pages() - before >= 28 * MB
@@ -54,7 +55,8 @@ def test_where_there_is_nothing_to_read_nothing_happens(
 ) -> None:
     monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "none")
     before = threading.active_count()
-    assert use_huge_pages() is None
+    assert private_pages() == set()
+    assert use_huge_pages(private_pages()) is None
     assert threading.active_count() == before
 
 
@@ -70,4 +72,5 @@ def test_only_private_memory_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         "70000000-70600000 rw-p 00000000 00:00 0          [stack]\n"
     )
     monkeypatch.setattr(huge_pages, "_MAPS", maps)
-    assert list(huge_pages._whole_pages()) == [(0x10000000, 4 * MB), (0x20000000, 6 * MB)]
+    expected = {*range(0x10000000, 0x10400000, 2 * MB), *range(0x20000000, 0x20600000, 2 * MB)}
+    assert private_pages() == expected

@@ -21,7 +21,7 @@ from tinyllm.engine.loaded import EngineInfo, LoadedModel
 from tinyllm.metrics import EngineMetrics
 from tinyllm.models.loader import load_model
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
-from tinyllm.runner.huge_pages import use_huge_pages
+from tinyllm.runner.huge_pages import private_pages, use_huge_pages
 from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, log_plan, plan_kv_cache
 from tinyllm.runner.memory import keep_freed_memory
 from tinyllm.runner.model_runner import ModelRunner
@@ -63,9 +63,11 @@ def build_core(config: EngineConfig) -> EngineCore:
             plan_kv_cache, config, artifacts.config, backend=backend, dtype=dtype, device=device
         )
         plan_cache()  # what does not even fit without the weights is refused before they are read
+        before = private_pages()
         model = load_model(artifacts, dtype=dtype, device=device, backend=backend, progress=config.progress)
-        keep_freed_memory()
-        use_huge_pages()
+        if device.type == "cpu":
+            keep_freed_memory()
+            use_huge_pages(private_pages() - before)  # what else the process holds is not ours to move
         plan = plan_cache()
         log_plan(plan, config, artifacts.config.max_position_embeddings)
         vocab_size = artifacts.config.vocab_size
