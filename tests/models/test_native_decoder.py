@@ -92,6 +92,19 @@ def test_out_of_range_is_refused(token_id: int, position: int) -> None:
         model(torch.tensor([token_id]), torch.tensor([position]), model.backend.allocate(spec, 1), metadata)
 
 
+def test_what_does_not_fit_is_refused() -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    spec = model.kv_cache_spec(16)
+    metadata = model.backend.build_metadata(spec, (0, 1), (1,), ((0,),))
+    one, two = torch.zeros(1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    for token_ids, positions in ((two, one), (one, two), (two, two)):
+        with pytest.raises(ValueError, match="numbers of tokens"):
+            model(token_ids, positions, model.backend.allocate(spec, 1), metadata)
+    for hidden in (torch.zeros(1, 61), torch.zeros(1, 60, dtype=torch.bfloat16)):
+        with pytest.raises(ValueError, match="60 columns"):
+            model.compute_logits(hidden)
+
+
 def test_weights_are_given_back() -> None:
     model = random_model(CONFIGS["llama"], backend=make_backend())
     assert model.native is not None

@@ -194,22 +194,22 @@ class Scheduler:
         output = SchedulerOutput(started=now)
         self._expire(now, output)
         prefills = self._schedule_decodes(output, now)
-        self._schedule_prefills(prefills, self._prefill_budget(prefills, output), output, now)
+        output.num_decodes = len(output.scheduled)
+        self._schedule_prefills(prefills, self._prefill_budget(prefills, output.num_decodes), output, now)
         return output
 
-    def _prefill_budget(self, prefills: Sequence[Request], output: SchedulerOutput) -> int:
-        """Return how many prompt tokens may come beside the answers that are scheduled.
+    def _prefill_budget(self, prefills: Sequence[Request], num_decodes: int) -> int:
+        """Return how many prompt tokens may come beside so many answers.
 
         A few long prompts beside many answers come at the answers' pace. Short ones come as fast as they can:
         if the answers of a burst started far apart, they would be computed in small batches.
         """
-        output.num_decodes = len(output.scheduled)
-        budget = self.config.max_num_batched_tokens - output.num_decodes
+        budget = self.config.max_num_batched_tokens - num_decodes
         prompts = [*prefills, *islice(self.waiting, self._admission.max_running - self.num_running)]
-        few = output.num_decodes >= ANSWERS_PER_PROMPT * len(prompts)
+        few = num_decodes >= ANSWERS_PER_PROMPT * len(prompts)
         if self._one_shot or not few or not all(map(self._admission.is_long, prompts)):
             return budget
-        paced = self._pace.prefill_budget(output.num_decodes)
+        paced = self._pace.prefill_budget(num_decodes)
         return budget if paced is None else min(budget, paced)
 
     def _schedule_decodes(self, output: SchedulerOutput, now: float) -> list[Request]:

@@ -156,6 +156,8 @@ class NativeDecoder:
         """
         if not isinstance(metadata, PagedMetadata):
             raise TypeError("metadata must come from the paged backend")
+        if not len(token_ids) == len(positions) == len(metadata.slot_mapping) == metadata.query_start_loc[-1]:
+            raise ValueError("token_ids, positions and metadata are of different numbers of tokens")
         num_tokens, args = len(token_ids), self._args
         self._bind(kv_caches)
         self._reserve(num_tokens)
@@ -186,6 +188,8 @@ class NativeDecoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.compute_logits`."""
         num_rows, args = len(hidden), self._args
+        if hidden.dtype != self._dtype or hidden.shape[1] != args.hidden_size:
+            raise ValueError(f"hidden must be {self._dtype} with {args.hidden_size} columns")
         self._reserve(num_rows)
         hidden = hidden.contiguous()
         ctypes.memmove(args.normed, hidden.data_ptr(), hidden.nbytes)

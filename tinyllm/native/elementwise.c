@@ -1,6 +1,6 @@
 /* The small operators between the matrix products: each reads its input once and writes its output once.
  *
- * Rounding follows the readable path in models/layers.py: values are rounded to the tensors' type where that path
+ * Rounding follows the readable path in models/operators.py: values are rounded to the tensors' type where that path
  * would write them to memory. A row's result depends on that row only.
  */
 #include "common.h"

@@ -89,4 +89,5 @@ class BatchBuilder:
 
     def _to_device(self, values: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(values)
+        # Even a copy that is none lets go of the interpreter, and another thread goes first.
         return tensor if self._spec.device.type == "cpu" else tensor.to(self._spec.device)
