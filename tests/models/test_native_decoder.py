@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -105,6 +108,36 @@ def test_what_does_not_fit_is_refused() -> None:
             model.compute_logits(hidden)
 
 
+@pytest.mark.parametrize("change", ["dtype", "stride"])
+def test_ids_of_another_layout_are_refused(change: str) -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    spec = model.kv_cache_spec(16)
+    metadata = model.backend.build_metadata(spec, (0, 2), (2,), ((0,),))
+    ids = torch.zeros(4, dtype=torch.int64)
+    odd = ids[:2].int() if change == "dtype" else ids[::2]
+    for token_ids, positions in ((odd, ids[:2]), (ids[:2], odd)):
+        with pytest.raises(ValueError, match="contiguous int64"):
+            model(token_ids, positions, model.backend.allocate(spec, 1), metadata)
+
+
+def test_the_caches_of_now_are_used() -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    spec = model.kv_cache_spec(16)
+    caches = model.backend.allocate(spec, 1)
+    metadata = model.backend.build_metadata(spec, (0, 1), (1,), ((0,),))
+    one, zero = torch.ones(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    model(one, zero, caches, metadata)
+    old = [*caches]
+    written = [cache.clone() for cache in old]
+    caches[:] = model.backend.allocate(spec, 1)  # other memory in the same list
+    model(one + 1, zero, caches, metadata)
+    assert all(map(torch.equal, old, written))
+    assert all(cache.any() for cache in caches)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="zip"):
+            model(one, zero, caches[:1], metadata)
+
+
 def test_weights_are_given_back() -> None:
     model = random_model(CONFIGS["llama"], backend=make_backend())
     assert model.native is not None
@@ -123,3 +156,28 @@ def test_make_says_none_for_unpacked_layers() -> None:
         NativeDecoder.make(model.model.embed_tokens, [layer], model.model.norm, model.lm_head, model.rotary)
         is None
     )
+
+
+@pytest.mark.weights
+def test_leaving_in_the_middle_of_a_step_is_no_crash(smollm2: Path) -> None:
+    """The interpreter may leave while an engine's thread is in C: what it uses there must still be there."""
+    make_backend()
+    code = f"""
+import asyncio
+from tinyllm import AsyncEngine, EngineConfig, SamplingParams
+
+async def main():
+    global engine, streams
+    engine = AsyncEngine(EngineConfig(model={str(smollm2)!r}, progress=False, kv_cache_bytes=200_000_000))
+    await engine.start()
+    long = SamplingParams(max_tokens=900, ignore_eos=True)
+    streams = [engine.generate([i + 3] * 3, long) for i in range(8)]
+    await anext(streams[0])
+    await asyncio.sleep(0.2)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

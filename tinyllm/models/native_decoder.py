@@ -95,7 +95,6 @@ class NativeDecoder:
         self._owners = (embedding, layers, norm, head)  # whose memory C reads
         self._rotary, self._head = rotary, self._shim.linear(head)
         self._layers = (_Layer * len(layers))(*map(self._layer, layers))
-        self._kv_caches: list[torch.Tensor] = []
         attention = layers[0].self_attn
         self._num_heads, self._num_kv_heads = attention.num_heads, attention.num_kv_heads
         self._head_dim = attention.head_dim
@@ -156,6 +155,9 @@ class NativeDecoder:
         """
         if not isinstance(metadata, PagedMetadata):
             raise TypeError("metadata must come from the paged backend")
+        for tensor in (token_ids, positions):
+            if tensor.dtype != torch.int64 or not tensor.is_contiguous():
+                raise ValueError("token_ids and positions must be contiguous int64")
         if not len(token_ids) == len(positions) == len(metadata.slot_mapping) == metadata.query_start_loc[-1]:
             raise ValueError("token_ids, positions and metadata are of different numbers of tokens")
         num_tokens, args = len(token_ids), self._args
@@ -211,12 +213,10 @@ class NativeDecoder:
         return torch.from_numpy(out)
 
     def _bind(self, kv_caches: list[torch.Tensor]) -> None:
-        """Point every layer to its KV cache."""
-        if kv_caches is self._kv_caches:
-            return
-        self._kv_caches = kv_caches
+        """Point every layer to its KV cache, whose first half is keys and whose second is values."""
         for layer, cache in zip(self._layers, kv_caches, strict=True):
-            layer.keys, layer.values = cache[0].data_ptr(), cache[1].data_ptr()
+            layer.keys = cache.data_ptr()
+            layer.values = layer.keys + cache.nbytes // 2
 
     def _reserve(self, num_tokens: int) -> None:
         """Have workspaces for so many rows, which later steps use again."""

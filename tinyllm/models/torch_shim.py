@@ -76,5 +76,6 @@ class TorchShim:
         """Return a new handle, which keeps the tensor alive."""
         capsule = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor)
         handle: int = _capsule_pointer(capsule, None)
-        weakref.finalize(self, self._release, handle)
+        # Not as the interpreter leaves: an engine's thread may be in the middle of a step.
+        weakref.finalize(self, self._release, handle).atexit = False
         return handle
