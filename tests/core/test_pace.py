@@ -91,3 +91,13 @@ def test_a_long_prompt_beside_answers_comes_in_small_pieces() -> None:
         assert 0 < prefill < 256
         worst = max(worst, took / seconds(8, 0))
     assert 2.0 < worst < 3.0
+
+
+def test_a_stale_estimate_does_not_make_prompts_free() -> None:
+    pace = Pace(2.5)
+    pace.note(0, 256, 0.08)
+    pace.note(32, 0, 0.1)
+    before = pace.prefill_budget(1)
+    for _ in range(5000):  # one answer on a machine where 32 were slow
+        pace.note(1, 16, 0.02)
+    assert pace.prefill_budget(1) == before

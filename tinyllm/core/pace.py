@@ -33,12 +33,13 @@ class Pace:
             self._decode_seconds[size] = _average(self._decode_seconds.get(size), seconds)
         elif num_prefill_tokens >= MIN_BUDGET:
             rest = seconds - (self._expected(num_decodes) or 0.0)
-            self._token_seconds = _average(self._token_seconds, max(rest, 0.0) / num_prefill_tokens)
+            if rest > 0:  # or what is remembered of steps without prompts is too old to compare with
+                self._token_seconds = _average(self._token_seconds, rest / num_prefill_tokens)
 
     def prefill_budget(self, num_decodes: int) -> int | None:
         """Return the most prompt tokens for a step with so many answers; None if there is no limit."""
         expected = self._expected(num_decodes)
-        if not self._max_slowdown or expected is None or not self._token_seconds:
+        if not self._max_slowdown or expected is None or self._token_seconds is None:
             return None
         budget = int((self._max_slowdown - 1) * expected / self._token_seconds)
         return max(MIN_BUDGET, budget // MIN_BUDGET * MIN_BUDGET)
