@@ -75,17 +75,15 @@ def _trace(options: DatasetOptions, count: int) -> list[synthetic.TraceRow]:
 
 
 def _custom(options: DatasetOptions, count: int) -> list[Sample]:
-    assert options.dataset_path is not None  # noqa: S101  checked
     samples = []
-    for row, _ in zip(read_custom(options.dataset_path), range(count), strict=False):
+    for row, _ in zip(read_custom(options.path), range(count), strict=False):
         tokens = options.output_len or row.output_tokens or CUSTOM_OUTPUT_TOKENS
         samples.append(Sample((Turn(row.prompt, tokens),), row.label, row.timestamp))
     return samples
 
 
 async def _talks(options: DatasetOptions, counter: Counter, rng: random.Random, count: int) -> list[Sample]:
-    assert options.dataset_path is not None  # noqa: S101  checked
-    talks = list(_READERS[options.dataset_name](options.dataset_path))
+    talks = list(_READERS[options.dataset_name](options.path))
     rng.shuffle(talks)
     samples: list[Sample] = []
     for talk in talks:

@@ -117,14 +117,21 @@ class DatasetOptions(Options):
     burstgpt_burstiness: Annotated[float, Field(gt=0)] = 0.5
     """Shape of the gamma distribution of the gaps, without a file; below 1 is bursty."""
 
+    @property
+    def path(self) -> Path:
+        """The file of a dataset that comes from one. Raises `ConfigError` if none is given."""
+        if self.dataset_path is None:
+            raise ConfigError(f"--dataset-name {self.dataset_name} needs --dataset-path")
+        return self.dataset_path
+
     def check(self) -> None:
         """Raise `ConfigError` for an option that this dataset would ignore, or that it lacks."""
         for name in sorted(self.model_fields_set - _COMMON - _USED[self.dataset_name]):
             raise ConfigError(
                 f"--{name.replace('_', '-')} means nothing to --dataset-name {self.dataset_name}"
             )
-        if self.dataset_name in _FROM_FILES and self.dataset_path is None:
-            raise ConfigError(f"--dataset-name {self.dataset_name} needs --dataset-path")
+        if self.dataset_name in _FROM_FILES:
+            _ = self.path
         if self.dataset_name == "mixed" and not self.mix:
             raise ConfigError(
                 "--dataset-name mixed needs --mix, such as --mix short=9:64x64 --mix long=1:2048x16"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinyllm.cli.bench.output import note, show
 from tinyllm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,13 +73,8 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     with tempfile.TemporaryDirectory() as scratch:
         peers = _peers(args, config, Path(scratch))
-        report = asyncio.run(run_agree(config, peers, prompts, max_tokens=args.max_tokens, note=_note))
-    if args.json is not None and str(args.json) == "-":
-        print(json.dumps(report, indent=2))
-    else:
-        if args.json is not None:
-            args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        print("\n".join(agree_lines(report)))
+        report = asyncio.run(run_agree(config, peers, prompts, max_tokens=args.max_tokens, note=note))
+    show(report, agree_lines(report), args.json)
     return int(bool(report["left_out"]) or any(pair["different"] for pair in report["pairs"]))
 
 
@@ -107,7 +102,7 @@ def _peers(args: argparse.Namespace, config: EngineConfig, scratch: Path) -> lis
         if reason := _why_not(candidates[name], has_gguf=gguf is not None):
             if args.backends:
                 raise ConfigError(reason)
-            _note(f"left out: {reason}")
+            note(f"left out: {reason}")
         else:
             found.append(candidates[name])
     if not found:
@@ -153,7 +148,3 @@ def _model_path(config: EngineConfig) -> Path:
         open_model(None, **options)
         return demo_directory(config.cache_dir)
     return fetch(config.model, revision=config.revision, token=config.hub_token, **options).path.resolve()
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

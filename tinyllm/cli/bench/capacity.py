@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tinyllm.cli.bench.output import note, save, show
 from tinyllm.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -65,16 +65,6 @@ def run(args: argparse.Namespace) -> int:
         burstiness=options.burstiness,
         limits=parse_goodput(args.goodput),
     )
-    to_output = args.json is not None and str(args.json) == "-"
-
-    def save(report: dict[str, Any]) -> None:
-        if args.json is not None and not to_output:
-            args.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
-
-    report = asyncio.run(run_capacity(workload, options, note=_note, save=save))
-    print(json.dumps(report) if to_output else "\n".join(capacity_lines(report)))
+    report = asyncio.run(run_capacity(workload, options, note=note, save=partial(save, path=args.json)))
+    show(report, capacity_lines(report), args.json)
     return 0 if report["capacity"]["c_ref"] else 1
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from tinyllm.cli.bench.output import note, show
 from tinyllm.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         defaults = THROUGHPUT if args.kind == "throughput" else LATENCY
         workloads = fitting(config, defaults)
         for workload in set(defaults) - set(workloads):
-            _note(f"{workload} is left out: the model has no room for {workload.length} tokens")
+            note(f"{workload} is left out: the model has no room for {workload.length} tokens")
     report = {"kind": args.kind} | asyncio.run(
         run_suite(
             config,
@@ -73,17 +72,8 @@ def run(args: argparse.Namespace) -> int:
             repeats=args.repeat,
             seed=args.seed,
             cold_start=not args.no_cold_start,
-            note=_note,
+            note=note,
         )
     )
-    if args.json is not None and str(args.json) == "-":
-        print(json.dumps(report, indent=2))
-        return 0
-    if args.json is not None:
-        args.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print("\n".join(report_lines(report, args.kind)))
+    show(report, report_lines(report, args.kind), args.json)
     return 0
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
