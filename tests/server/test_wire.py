@@ -193,6 +193,7 @@ def check_errors(reply: bytes) -> None:
 
 def test_vectors(server: ServerProcess) -> None:
     assert len(VECTORS) >= 60
+    steps = server.metric("iteration_tokens_total_count")
     with ThreadPoolExecutor(32) as pool:
         replies = list(pool.map(lambda vector: exchange(server, vector[0]), VECTORS.values()))
     for (name, (_, expected)), reply in zip(VECTORS.items(), replies, strict=True):
@@ -204,6 +205,7 @@ def test_vectors(server: ServerProcess) -> None:
             assert reply.endswith(b"\r\n\r\n"), name
         else:
             check_errors(reply)
+    assert server.metric("iteration_tokens_total_count") == steps
     assert server.get("/ready").status == 200
     assert not [text for text in server.lines if "Traceback" in text or "ERROR" in text], server.lines[-30:]
 
