@@ -21,6 +21,7 @@ CLIENTS = {
     "langchain": ("newest", "langchain_client"),
     "litellm": ("newest", "litellm_client"),
     "llm": ("newest", "llm_client"),
+    "guidellm": ("guidellm", "guidellm_client"),
 }
 
 
@@ -96,6 +97,8 @@ def test_usage(name: str, results: Results, text: str) -> None:
         assert found["line"].startswith("Token usage: 33 input, 12 output")
     elif name == "litellm":
         assert found == {"usage": [[33, 12, 45]], "rebuilt": text}
+    elif name == "guidellm":
+        assert found == {"usage": [33, 12]}
     else:
         assert found["usage"] == [33, 12, 45]
     if name in OPENAI:
@@ -116,7 +119,10 @@ def test_seed(results: Results) -> None:
 
 
 def test_n(name: str, results: Results) -> None:
-    only(name, *LIBRARIES)
+    only(name, *LIBRARIES, "guidellm")
+    if name == "guidellm":  # it keeps one text, and counts all
+        assert results["several"]["tokens"] == [36, 36]
+        return
     texts = results["several"]["texts"]
     assert len(set(texts)) == len(texts) == (3 if name in OPENAI else 2)
     if name in OPENAI:
@@ -125,7 +131,7 @@ def test_n(name: str, results: Results) -> None:
 
 def test_logprobs(name: str, results: Results, text: str) -> None:
     found = results["logprobs"]
-    if name == "llm":  # only of completions, and only into its log
+    if name in ("llm", "guidellm"):  # they take them, and show none
         assert found["text"] == found["plain"] != ""
         return
     assert (found["count"], found["streamed_alike"]) == (12, True)
@@ -138,7 +144,7 @@ def test_logprobs(name: str, results: Results, text: str) -> None:
 
 
 def test_completions(name: str, results: Results) -> None:
-    only(name, *LIBRARIES)
+    only(name, *LIBRARIES, "guidellm")
     found = results["completions"]
     if name not in OPENAI:
         assert found["text"] == found["streamed"] != ""
@@ -150,7 +156,7 @@ def test_completions(name: str, results: Results) -> None:
 
 
 def test_responses(name: str, results: Results, text: str) -> None:
-    only(name, *OPENAI, "llm")
+    only(name, *OPENAI, "llm", "guidellm")
     found = results["responses"]
     assert found["text"] == found["streamed"]
     assert text.startswith(found["text"])
@@ -161,6 +167,8 @@ def test_responses(name: str, results: Results, text: str) -> None:
             "response.incomplete",
         )
         assert found["usage"] == 6
+    if name == "guidellm":
+        assert found["usage"] == [33, 12]
 
 
 ERRORS: dict[str, Any] = {
@@ -195,14 +203,17 @@ def test_errors(name: str, results: Results) -> None:
             assert "maximum context length" in found["length"][1]
             assert "response_format" in found["json"][1]
             assert "API key is not known" in found["key"][1]
+        case "guidellm":
+            assert found == {call: status for call, (_, status, *_) in ERRORS.items()}
 
 
 def test_cancel(name: str, results: Results) -> None:
     """What a client gives up on ends in the server; `results` has waited for that."""
-    assert results["cancel"]["seen"] == (1 if name == "llm" else 3)
-    assert results["cancelled"] == (2 if name in OPENAI else 1)
-    if name in OPENAI:
-        assert results["cancel"]["plain"] == "gave up"
+    found, both = results["cancel"], name in (*OPENAI, "guidellm")
+    assert found["seen"] == (1 if name in ("llm", "guidellm") else 3)
+    assert results["cancelled"] == (2 if both else 1)
+    if both:
+        assert found["plain"] == "gave up"
 
 
 def test_models(name: str, results: Results) -> None:
@@ -211,6 +222,8 @@ def test_models(name: str, results: Results) -> None:
         assert [line.split()[-1] for line in found["listed"]] == ["my-chat", "my-text", "my-responses"]
         return
     assert found["listed"] == [MODEL]
+    if name == "guidellm":
+        assert found["default"] == MODEL
     if name in OPENAI:
         assert found["one"] == [MODEL, "model", "tinyllm", True]
 
@@ -228,7 +241,7 @@ def test_extra_fields(name: str, results: Results, text: str) -> None:
 
 
 def test_many_at_once(name: str, results: Results, text: str) -> None:
-    only(name, "langchain", "litellm")
+    only(name, "langchain", "litellm", "guidellm")
     assert results["asynchronous"]["texts"] == [text] * 4
 
 
@@ -243,9 +256,13 @@ def test_the_name_for_servers_like_vllm(name: str, results: Results, text: str) 
 
 
 def test_a_conversation_goes_on(name: str, results: Results) -> None:
-    only(name, "llm")
+    only(name, "llm", "guidellm")
     found = results["conversation"]
     assert found["second"] > found["first"] + 12
+
+
+def test_biases(name: str, results: Results) -> None:
+    only(name, "llm")
     assert results["bias"]["text"] == "t" * 12
 
 
