@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tinyllm.errors import ChatTemplateError
 from tinyllm.text.chat_template import ChatTemplates
-from tinyllm.text.template_sandbox import MAX_SECONDS, Budget, LimitError
+from tinyllm.text.template_budget import MAX_SECONDS, Budget, LimitError
 
 USER = {"role": "user", "content": "hi"}
 GROW = "{% set ns = namespace(s='aaaaaaaaaa') %}{% for i in range(100) %}{% set ns.s = STEP %}{% endfor %}{{ ns.s }}"

@@ -11,14 +11,9 @@ from jinja2 import Template, TemplateSyntaxError, meta, nodes
 
 from tinyllm.errors import ChatTemplateError, InvalidRequestError, TinyLLMError
 from tinyllm.text.chat_messages import data_size, plain_data, plain_messages, plain_tools
-from tinyllm.text.template_sandbox import (
-    MAX_SECONDS,
-    Budget,
-    LimitError,
-    RefusedError,
-    SandboxEnvironment,
-    spend,
-)
+from tinyllm.text.template_budget import MAX_SECONDS, Budget, LimitError, spend
+from tinyllm.text.template_filters import RefusedError
+from tinyllm.text.template_sandbox import SandboxEnvironment
 
 if TYPE_CHECKING:
     from tinyllm.artifacts.model import ModelArtifacts

@@ -1,0 +1,109 @@
+"""A chat template's source, changed before it is compiled: what repeats or builds a value is charged for.
+
+Jinja's own sandbox keeps templates from reaching Python's internals, but lets them run and grow for ever, and
+a thread that runs one cannot be stopped. So every loop body and every macro begins with a charge to a
+`Budget`, and every expression that builds a new value goes through one. What a template does between two
+charges is bounded by the size of its values, and that is bounded too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jinja2 import nodes
+from jinja2.visitor import NodeTransformer
+
+from tinyllm.text.template_budget import ITEM_SIZE, LimitError, current_budget
+
+__all__ = ["CHARGES", "MAX_SOURCE_CHARACTERS", "charged"]
+
+MAX_SOURCE_CHARACTERS: Final = 100_000
+MAX_SOURCE_NODES: Final = 20_000
+MAX_SOURCE_DEPTH: Final = 200
+
+
+def charged(template: nodes.Template) -> nodes.Template:
+    """Check the shape of a parsed template, and put the charges in. Raises `LimitError`."""
+    _check_shape(template)
+    changed: nodes.Template = _Charges().visit(template)
+    return changed
+
+
+class _Charges(NodeTransformer):
+    """Puts a charge at the start of what repeats, and around what builds a value."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        return self._charged_body(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._charged_body(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._charged_body(node)
+
+    def visit_Block(self, node: nodes.Block) -> nodes.Node:
+        return self._charged_body(node)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._kept(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._kept(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self._kept(node) if node.ctx == "load" else node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        return self._kept(node) if isinstance(node.arg, nodes.Slice) else self.generic_visit(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(nodes.List(node.nodes, lineno=node.lineno), "concat it")
+
+    def _charged_body(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
+        size = sum(len(data.data) for data in node.find_all(nodes.TemplateData)) + ITEM_SIZE
+        self.generic_visit(node)
+        charge = _filter(nodes.Const(size, lineno=node.lineno), "charge it")
+        node.body.insert(0, nodes.ExprStmt(charge, lineno=node.lineno))
+        return node
+
+    def _kept(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(node, "keep it")
+
+
+def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _check_shape(template: nodes.Template) -> None:
+    num_nodes = 0
+    waiting: list[tuple[nodes.Node, int]] = [(template, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        num_nodes += 1
+        if depth > MAX_SOURCE_DEPTH:
+            raise LimitError(f"it is nested more than {MAX_SOURCE_DEPTH} deep")
+        if num_nodes > MAX_SOURCE_NODES:
+            raise LimitError(f"it has more than {MAX_SOURCE_NODES:,} parts")
+        waiting += ((child, depth + 1) for child in node.iter_child_nodes())
+
+
+def _charge(size: int) -> str:
+    current_budget().charge(size)
+    return ""
+
+
+def _keep(value: Any) -> Any:
+    return current_budget().keep(value)
+
+
+def _concat(values: list[Any]) -> str:
+    budget = current_budget()
+    budget.plan(budget.size_of(*values))
+    return budget.keep("".join(map(str, values)))
+
+
+# Names with a space, so that no template can call them.
+CHARGES: Final = {"charge it": _charge, "keep it": _keep, "concat it": _concat}
+"""The filters that do the charging."""
