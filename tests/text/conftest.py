@@ -26,6 +26,14 @@ def reference_tokenizer(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory)
 
 
+def declared_tokenizer(directory: Path) -> Any:
+    """Read a directory's tokenizer with the class of transformers that its own config names."""
+    import transformers
+
+    config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    return getattr(transformers, config["tokenizer_class"]).from_pretrained(directory)
+
+
 @pytest.fixture(scope="session")
 def smol(smollm2: Path) -> Tokenizer:
     """SmolLM2's tokenizer: byte-level BPE without BOS."""
@@ -48,6 +56,34 @@ def smol_reference(smollm2: Path) -> Any:
 def qwen3_reference(tiny_qwen3: Path) -> Any:
     """Qwen3's tokenizer in transformers."""
     return reference_tokenizer(tiny_qwen3)
+
+
+@pytest.fixture(scope="session")
+def llama3(tiny_llama: Path) -> Tokenizer:
+    """The tokenizer of the tiny Llama checkpoint."""
+    return load_tokenizer(directory_source(tiny_llama))
+
+
+@pytest.fixture(scope="session")
+def llama3_reference(tiny_llama: Path) -> Any:
+    """The tokenizer of the tiny Llama checkpoint in transformers."""
+    return reference_tokenizer(tiny_llama)
+
+
+@pytest.fixture(scope="session")
+def qwen2(tiny_qwen2: Path) -> Tokenizer:
+    """The tokenizer of the tiny Qwen2 checkpoint, whose rules are not those of Qwen2's own."""
+    return load_tokenizer(directory_source(tiny_qwen2))
+
+
+@pytest.fixture(scope="session")
+def qwen2_reference(tiny_qwen2: Path) -> Any:
+    """The tokenizer of the tiny Qwen2 checkpoint in transformers.
+
+    ``AutoTokenizer`` would put Qwen2's published splitting rules in place of those in the checkpoint's files,
+    because the model is a Qwen2 (docs/models.md).
+    """
+    return declared_tokenizer(tiny_qwen2)
 
 
 @pytest.fixture(scope="session")

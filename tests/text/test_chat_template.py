@@ -90,7 +90,7 @@ def test_there_are_enough_conversations() -> None:
     assert len(CONVERSATIONS) >= 10
 
 
-@pytest.mark.parametrize("model", ["smol", "qwen3"])
+@pytest.mark.parametrize("model", ["smol", "llama3", "qwen2", "qwen3"])
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_prompts_are_those_of_transformers(model: str, name: str, request: pytest.FixtureRequest) -> None:
     tokenizer, reference = request.getfixturevalue(model), request.getfixturevalue(f"{model}_reference")

@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
+from tests.limits import refused_within_limits
 from tests.text.conftest import directory_source, reference_tokenizer
 from tests.text.strings import STRINGS
 from tinyllm.artifacts.model import ModelArtifacts, TokenizerSource
@@ -47,7 +48,7 @@ def test_there_are_enough_strings() -> None:
     assert len(STRINGS) >= 500
 
 
-@pytest.mark.parametrize("name", ["smol", "qwen3"])
+@pytest.mark.parametrize("name", ["smol", "llama3", "qwen2", "qwen3"])
 def test_ids_and_texts_are_those_of_transformers(name: str, request: pytest.FixtureRequest) -> None:
     tokenizer, reference = request.getfixturevalue(name), request.getfixturevalue(f"{name}_reference")
     for text in STRINGS:
@@ -57,14 +58,6 @@ def test_ids_and_texts_are_those_of_transformers(name: str, request: pytest.Fixt
         for skip in (True, False):
             expected = reference.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
             assert tokenizer.decode(ids, skip_special_tokens=skip) == expected
-
-
-@pytest.mark.parametrize("name", ["tiny_llama", "tiny_qwen2"])
-def test_the_tiny_checkpoints_have_the_same_tokenizer(
-    name: str, smol: Tokenizer, request: pytest.FixtureRequest
-) -> None:
-    tokenizer = load_tokenizer(directory_source(request.getfixturevalue(name)))
-    assert [tokenizer.encode(text) for text in STRINGS[:50]] == [smol.encode(text) for text in STRINGS[:50]]
 
 
 @pytest.mark.parametrize("post_processor", [None, "template", "byte level"])
@@ -260,11 +253,9 @@ HOSTILE: Mapping[str, bytes] = {
 def test_hostile_files_give_typed_errors(name: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(HOSTILE[name])
-    began = time.perf_counter()
-    with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(TokenizerSource("tokenizer.json", path))
-    assert time.perf_counter() - began < 2
-    assert str(tmp_path) not in str(caught.value)
+    source = TokenizerSource("tokenizer.json", path)
+    error = refused_within_limits(lambda: load_tokenizer(source), TokenizerError)
+    assert str(tmp_path) not in str(error)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
