@@ -67,11 +67,10 @@ MEASURE = r"""
 import json, re, sys
 from pathlib import Path
 import torch
-from tinyllm.artifacts.directory import open_directory
-from tinyllm.artifacts.model import ModelConfig
+from tinyllm.artifacts.resolve import open_model
 from tinyllm.attention.reference import ReferenceBackend
 from tinyllm.models.loader import load_model
-artifacts = open_directory(Path(sys.argv[1]))
+artifacts = open_model(sys.argv[1])
 dtype = getattr(torch, sys.argv[2])
 model = load_model(artifacts, dtype=dtype, device=torch.device("cpu"), backend=ReferenceBackend())
 weights = sum(torch.Size(info.shape).numel() for info in artifacts.weights.tensors.values()) * dtype.itemsize
@@ -83,9 +82,10 @@ print(json.dumps({"peak": peak, "weights": weights}))
 @pytest.mark.weights
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
-def test_peak_memory(smollm2: Path, dtype: str) -> None:
+@pytest.mark.parametrize("source", ["smollm2", "smollm2_gguf"])
+def test_peak_memory(source: str, dtype: str, request: pytest.FixtureRequest) -> None:
     """At most 1.3 times the weights in their final dtype, and 300 MB for Python, PyTorch and the rest."""
-    command = [sys.executable, "-c", MEASURE, str(smollm2), dtype]
+    command = [sys.executable, "-c", MEASURE, str(request.getfixturevalue(source)), dtype]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     measured = json.loads(output)
     assert measured["peak"] <= 1.3 * measured["weights"] + 300e6
