@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.models.support import load, random_ids
+from tinyllm.attention.paged import PagedAttention
+from tinyllm.errors import ConfigError
 from tinyllm.runner.reference import generate_reference
 
 
@@ -16,6 +18,15 @@ def test_cached_is_uncached(checkpoint: str, request: pytest.FixtureRequest) -> 
         cached = list(generate_reference(model, prompt, max_tokens=24))
         assert cached == list(generate_reference(model, prompt, max_tokens=24, use_cache=False))
         assert len(cached) == 24
+
+
+def test_a_cache_that_the_backend_cannot_serve_is_refused(tiny_llama: Path) -> None:
+    """The loop's one block is as long as the sequence can get; the C kernel wants a multiple of 16."""
+    model, reference = load(tiny_llama, backend=PagedAttention()), load(tiny_llama)
+    with pytest.raises(ConfigError, match="block_size must be a multiple of 16"):
+        next(generate_reference(model, [1, 2, 3], max_tokens=12))
+    expected = list(generate_reference(reference, [1, 2, 3], max_tokens=13))
+    assert list(generate_reference(model, [1, 2, 3], max_tokens=13)) == expected
 
 
 @pytest.mark.weights

@@ -65,7 +65,7 @@ class AttentionBackend(Protocol):
         ...
 
     def allocate(self, spec: KVCacheSpec, num_blocks: int) -> list[LayerKVCache]:
-        """Return the cache of each layer, filled with zeros."""
+        """Return the cache of each layer, filled with zeros. Raises `ConfigError` if it cannot run."""
         ...
 
     def build_metadata(

@@ -15,6 +15,7 @@ import torch
 
 from tinyllm.attention.memory import lazy_zeros
 from tinyllm.attention.metadata import AttentionMetadata, KVCacheSpec
+from tinyllm.errors import ConfigError
 from tinyllm.native.library import load_library
 
 __all__ = ["AttentionArgs", "PagedAttention", "PagedMetadata", "attention_args"]
@@ -132,6 +133,8 @@ class PagedAttention:
 
     def allocate(self, spec: KVCacheSpec, num_blocks: int) -> list[torch.Tensor]:
         """Return for each layer ``[2, num_blocks, num_kv_heads, block_size * head_dim]``: keys, values."""
+        if reason := self.cannot_run(spec):
+            raise ConfigError(f"attention backend 'paged' cannot serve this cache: {reason}")
         shape = (2, num_blocks, spec.num_kv_heads, spec.block_size * spec.head_dim)
         return [lazy_zeros(shape, spec.dtype, spec.device) for _ in range(spec.num_layers)]
 
