@@ -107,10 +107,11 @@ MANY: list[tuple[type[Any], dict[str, Any], str]] = [
     (ChatRequest, {"messages": ["a"] * 49_000}, "messages.0: must be an object"),
     (ResponsesRequest, {"input": ["a"] * 49_000}, "input.0: must be an object"),
     (DetokenizeRequest, {"tokens": [*range(20_000), *["a"] * 29_000]}, "tokens.20000: must be an integer"),
-    (SamplingParams, {"stop": [1.5] * 49_000}, "stop.0: must be a string"),
+    (SamplingParams, {"stop": [1.5] * 49_000}, "stop takes at most 16 entries, not 49000"),
+    (SamplingParams, {"bad_words": [1.5] * 1024}, "bad_words.0: must be a string"),
     (SamplingParams, {"allowed_token_ids": [1.5] * 49_000}, "allowed_token_ids.0: must be an integer"),
-    (SamplingParams, {"logit_bias": MANY_NAMES}, "logit_bias.a0: must be an integer"),
-    (SamplingParams, {"logit_bias": dict.fromkeys(range(24_000), "x")}, "logit_bias.0: must be a number"),
+    (SamplingParams, {"logit_bias": MANY_NAMES}, "logit_bias takes at most 1024 entries, not 24000"),
+    (SamplingParams, {"logit_bias": dict.fromkeys(range(1024), "x")}, "logit_bias.0: must be a number"),
 ]
 
 

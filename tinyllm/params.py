@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -104,11 +104,11 @@ class SamplingParams(BaseModel):
     """Subtracted for each time a token is already in the output."""
 
     logit_bias: dict[_TokenIdKey, Annotated[float, Field(strict=True, ge=-100, le=100)]] | None = None
-    """Added to the logits of these token ids."""
+    """Added to the logits of these token ids, at most 1024."""
     allowed_token_ids: _Many[_TokenId] = ()
     """Only these token ids may be sampled, if any are given."""
     bad_words: _Many[Annotated[str, Field(strict=True, min_length=1, max_length=MAX_STOP_LENGTH)]] = ()
-    """Texts whose token sequence must not be completed."""
+    """Texts whose token sequence must not be completed, at most 1024."""
     logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), exclude=True)
     """In-process hooks, run in order on this request's logits; see `LogitsProcessor`."""
     seed: int | None = Field(default=None, strict=True, ge=-(2**63), lt=2**63)
@@ -121,9 +121,9 @@ class SamplingParams(BaseModel):
     ignore_eos: bool = Field(default=False, strict=True)
     """Go on after an end-of-sequence token."""
     stop: _Many[Annotated[str, Field(strict=True, min_length=1, max_length=MAX_STOP_LENGTH)]] = ()
-    """Texts that end the answer; not part of it unless ``include_stop_str_in_output``."""
+    """Texts that end the answer, at most 16; not part of it unless ``include_stop_str_in_output``."""
     stop_token_ids: _Many[_TokenId] = ()
-    """Token ids that end the answer; like end-of-sequence, their text is left out."""
+    """Token ids that end the answer, at most 1024; like end-of-sequence, their text is left out."""
     include_stop_str_in_output: bool = Field(default=False, strict=True)
     """Keep the stop string or stop token's text at the end of the answer."""
 
@@ -137,6 +137,7 @@ class SamplingParams(BaseModel):
     if not TYPE_CHECKING:  # type checkers see pydantic's own signature, with the fields' names and types
 
         def __init__(self, **values: Any) -> None:
+            _check_lengths(values)
             try:
                 super().__init__(**values)
             except ValidationError as error:
@@ -144,10 +145,6 @@ class SamplingParams(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> SamplingParams:
-        limits = {"stop": MAX_STOP_STRINGS, "stop_token_ids": MAX_LIST, "bad_words": MAX_LIST}
-        for name, limit in limits.items():
-            if len(getattr(self, name)) > limit:
-                raise InvalidRequestError(f"{name} takes at most {limit} entries", param=name)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens ({self.min_tokens}) is more than max_tokens ({self.max_tokens})",
@@ -186,6 +183,22 @@ class SamplingParams(BaseModel):
 
 GREEDY_TEMPERATURE: Final = 1e-5
 """Below this, dividing logits by the temperature overflows float32's useful range: it means greedy."""
+
+
+_LENGTHS: Final = {
+    "stop": MAX_STOP_STRINGS,
+    "stop_token_ids": MAX_LIST,
+    "bad_words": MAX_LIST,
+    "logit_bias": MAX_LIST,
+}
+
+
+def _check_lengths(values: Mapping[str, Any]) -> None:
+    """Refuse what is too long before its entries are looked at: that would hold up an event loop."""
+    for name, limit in _LENGTHS.items():
+        given = values.get(name)
+        if isinstance(given, Collection) and not isinstance(given, (str, bytes)) and len(given) > limit:
+            raise InvalidRequestError(f"{name} takes at most {limit} entries, not {len(given)}", param=name)
 
 
 def _invalid(error: ValidationError) -> InvalidRequestError:

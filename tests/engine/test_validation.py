@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -86,6 +87,24 @@ def test_params_that_the_model_cannot_follow_name_their_field(param: str, value:
         check_params(SamplingParams(**{param: value}), MODEL)
     assert caught.value.param is not None
     assert caught.value.param.startswith(param)
+
+
+LONGEST: list[tuple[str, int, Any]] = [
+    ("stop", 16, list),
+    ("stop_token_ids", 1024, tuple),
+    ("bad_words", 1024, list),
+    ("logit_bias", 1024, lambda entries: dict.fromkeys(entries, 1)),
+    ("logit_bias", 1024, lambda entries: MappingProxyType(dict.fromkeys(entries, 1))),
+]
+
+
+@pytest.mark.parametrize(("param", "longest", "of"), LONGEST)
+def test_what_each_prompt_is_checked_for_again_has_a_longest(param: str, longest: int, of: Any) -> None:
+    entries: list[Any] = [str(i) if param in ("stop", "bad_words") else i for i in range(longest + 1)]
+    assert len(getattr(SamplingParams(**{param: of(entries[:longest])}), param)) == longest
+    with pytest.raises(InvalidRequestError, match=f"{param} takes at most {longest} entries") as caught:
+        SamplingParams(**{param: of(entries)})
+    assert caught.value.param == param
 
 
 def test_params_must_be_params() -> None:

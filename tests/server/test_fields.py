@@ -236,6 +236,16 @@ async def test_wrong_values_name_their_field(path: str) -> None:
         assert app.runner.steps == []
 
 
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_more_biases_than_any_client_needs_are_refused_unread(path: str) -> None:
+    """Each prompt would be checked for all of them, while the event loop waits."""
+    async with served() as app:
+        answer = await post(app, path, logit_bias={str(i): 0 for i in range(24_000)})
+        assert (answer.status, answer.error["param"]) == (400, "logit_bias")
+        assert "at most 1024 entries" in answer.error["message"]
+        assert app.runner.steps == []
+
+
 async def test_wrong_values_of_chat() -> None:
     wrong: list[tuple[str, Any]] = [
         ("messages", []),
