@@ -18,11 +18,13 @@ REFUSED = ("Failed to load resource",)  # the browser itself notes every respons
 
 def test_a_wrong_key(stand_in: StandIn, open_page: Any) -> None:
     stand_in.key = "right"
+    before = stand_in.generated
     page = open_page(stand_in.url)
     page.allowed = REFUSED
     expect(page.page.locator("#notice")).to_contain_text("needs an API key")
     page.send("Hi")
     expect(page.page.locator(".failure")).to_contain_text("This server needs an API key")
+    assert stand_in.generated == before, "the engine's numbers are asked for without a key"
     page.page.click(".failure >> text=Enter a key")
     page.page.get_by_role("textbox", name="API key").fill("wrong")
     page.page.keyboard.press("Enter")

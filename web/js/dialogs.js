@@ -28,10 +28,10 @@ function onEnter(input, action) {
 	});
 }
 
-export async function confirmed(title, text, label, { danger = false } = {}) {
+export async function confirmed(title, text, label) {
 	const buttons = (close) => [
 		button('Cancel', () => close(null), { autofocus: true }),
-		button(label, () => close(true), { class: danger ? 'button danger' : 'button primary' }),
+		button(label, () => close(true), { class: 'button danger' }),
 	];
 	return (await ask(title, el('p', text), buttons)) === true;
 }

@@ -1,12 +1,13 @@
-/** The engine at work: numbers, and the last minute as a small chart. Asks only while it is looked at. */
+/** The engine at work: numbers, and the last minute as a chart. Asks seldom while nobody looks. */
 
 import { el, svg } from './dom.js';
 import { describe } from './failures.js';
 import { count, percent, rate } from './format.js';
 import { hitShare, rateBetween, sampleOf } from './metrics.js';
 
-const EVERY = 1000;
-const KEPT = 61;
+const MINUTE = 60_000;
+const OFTEN = 1000;
+const SELDOM = 5000;
 const WIDTH = 300;
 const HEIGHT = 72;
 
@@ -19,8 +20,7 @@ export class EngineView {
 		this.note = el('p.help');
 		this.facts = el('dl.facts');
 		this.line = svg('polyline', { class: 'chart-line', points: '', 'vector-effect': 'non-scaling-stroke' });
-		this.area = svg('polygon', { class: 'chart-area', points: '' });
-		this.chart = svg('svg', { class: 'chart', viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', preserveAspectRatio: 'none', 'aria-label': 'Tokens a second' }, this.area, this.line);
+		this.chart = svg('svg', { class: 'chart', viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', preserveAspectRatio: 'none', 'aria-label': 'Tokens a second' }, this.line);
 		this.now = el('span.chart-now', '–');
 		this.peak = el('span.help');
 		this.about = el('dl.facts');
@@ -33,24 +33,28 @@ export class EngineView {
 			el('h2', 'Model'),
 			this.about,
 		);
+		app.server.addEventListener('change', () => this.#askAfter(0));
 	}
 
 	shown() {
 		this.#showAbout();
-		if (!this.#timer) this.#ask();
+		const last = this.#samples.at(-1);
+		this.#askAfter(last ? last.at + OFTEN - performance.now() : 0);
 	}
 
-	hidden() {
+	#askAfter(delay) {
 		clearTimeout(this.#timer);
-		this.#timer = 0;
+		this.#timer = setTimeout(() => this.#ask(), delay);
 	}
 
 	async #ask() {
-		this.#timer = setTimeout(() => this.#ask(), EVERY);
-		if (document.hidden) return;
+		const isSeen = this.element.offsetParent;
+		this.#askAfter(isSeen ? OFTEN : SELDOM);
+		if (document.hidden || !(isSeen || this.app.server.state === 'ready')) return;
 		try {
-			this.#samples.push(sampleOf(await this.app.api.metrics(), performance.now()));
-			this.#samples = this.#samples.slice(-KEPT);
+			const now = performance.now();
+			this.#samples.push(sampleOf(await this.app.api.metrics(), now));
+			this.#samples = this.#samples.filter(({ at }) => now - at < MINUTE + SELDOM);
 			this.note.textContent = '';
 			this.#show();
 		} catch (error) {
@@ -65,11 +69,11 @@ export class EngineView {
 		const hits = hitShare(samples[0], last);
 		const top = Math.max(1, ...rates);
 		const points = rates.map((value, index) => {
-			const x = WIDTH - (rates.length - 1 - index) * (WIDTH / (KEPT - 2));
+			const x = WIDTH * (1 - (last.at - samples[index + 1].at) / MINUTE);
 			return `${x.toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 6) * (value / top)).toFixed(1)}`;
 		});
-		this.line.setAttribute('points', points.join(' '));
-		this.area.setAttribute('points', points.length ? `${points[0].split(',')[0]},${HEIGHT} ${points.join(' ')} ${WIDTH},${HEIGHT}` : '');
+		// The ends lie below the chart.
+		if (points.length) this.line.setAttribute('points', `${points[0].split(',')[0]},99 ${points.join(' ')} ${WIDTH},99`);
 		const now = rates.length ? rates.at(-1) : 0;
 		this.now.textContent = rate(now);
 		this.peak.textContent = rates.length ? `most ${rate(Math.max(...rates))}` : '';
@@ -78,7 +82,7 @@ export class EngineView {
 			['Running', count(last.running)],
 			['Waiting', count(last.waiting)],
 			['KV cache in use', percent(last.kv)],
-			['Prompt tokens from the prefix cache, last minute', hits === null ? '–' : percent(hits)],
+			['From the prefix cache, last minute', hits === null ? '–' : percent(hits)],
 			['Preemptions', count(last.preemptions)],
 			['Tokens generated since the start', count(last.generated)],
 		]));

@@ -190,7 +190,7 @@ class App {
 
 	async remove(id) {
 		const conversation = await this.#get(id);
-		if (!conversation || !(await confirmed('Delete this conversation?', `“\u2068${conversation.title}\u2069” and all its messages will be gone.`, 'Delete', { danger: true }))) return;
+		if (!conversation || !(await confirmed('Delete this conversation?', `“\u2068${conversation.title}\u2069” and all its messages will be gone.`, 'Delete'))) return;
 		this.#letGo(conversation);
 		await this.store.remove(id);
 		if (id === this.conversation.id) this.newChat();
@@ -200,7 +200,7 @@ class App {
 
 	async clearAll() {
 		const text = 'All conversations in this browser will be gone. Export them first if you want to keep them.';
-		if (!(await confirmed('Delete all conversations?', text, 'Delete all', { danger: true }))) return;
+		if (!(await confirmed('Delete all conversations?', text, 'Delete all'))) return;
 		this.#inMemory().forEach((one) => this.#letGo(one));
 		await this.store.clear();
 		this.newChat();
