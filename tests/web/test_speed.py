@@ -16,6 +16,9 @@ pytestmark = pytest.mark.browser
 TOKENS = 20_000
 RATE = float(os.environ.get("TINYLLM_WEB_RATE", "2000"))
 """Tokens a second. 200 is what a person may see and takes 100 seconds; ten times that is the harder case."""
+LONGEST_FRAME = 50
+"""In milliseconds, at up to 200 tokens a second. Other work on the machine also holds up frames, so at ten
+times that only most of them must be as short."""
 
 WORDS = [
     "the",
@@ -110,7 +113,8 @@ def test_a_long_answer_stays_smooth(
             f"longest {max(tasks, default=0):.0f} ms; heap {heap:.0f} MiB, {elements} elements"
         )
     assert page.page.locator(".assistant .meta").inner_text().startswith("20,000 tokens")
-    assert statistics.median(gaps) < 50
+    assert percentile(gaps, 0.95) < LONGEST_FRAME
+    assert RATE > 200 or max(gaps) < LONGEST_FRAME
     assert sum(tasks) < 0.1 * sum(gaps)
     assert heap < 100
     assert page.page.locator("#scroller").evaluate("e => e.scrollHeight - e.scrollTop - e.clientHeight") < 5
@@ -128,4 +132,4 @@ def test_the_page_shows_at_once(
             f"\nfirst contentful paint: median {statistics.median(paints):.0f} ms, "
             f"all {sorted(map(round, paints))}"
         )
-    assert statistics.median(paints) < (1000 if os.environ.get("CI") else 600)
+    assert min(paints) < 300  # the page's own time; the others also show what else the machine does
