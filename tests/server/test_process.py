@@ -244,6 +244,32 @@ def test_a_step_that_hangs_holds_up_neither_the_end_nor_its_clients(signals: int
         assert not [line for line in server.lines if "Traceback" in line]
 
 
+STILL_STARTING = """
+import sys, time
+from tinyllm.cli import main, options
+
+def server_config(args):
+    print("starting", flush=True)
+    time.sleep(60)
+
+options.server_config = server_config
+sys.exit(main.main(["serve"]))
+"""
+
+
+@pytest.mark.usefixtures("_signals_are_heard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_before_there_is_a_server(number: int) -> None:
+    command = (sys.executable, "-c", STILL_STARTING)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "starting\n"
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert process.stderr.read() == ""
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 @pytest.mark.parametrize("delay", [0.0, 0.2, 0.5, 1.0])
 def test_signals_while_the_model_is_loaded(tiny_llama: Path, delay: float, signals: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinyllm.errors import TinyLLMError
@@ -39,6 +41,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes. 0: a signal; 1: the engine died; 2: options or model are no good."""
+    _end_on_signals()
     from tinyllm.cli.options import server_config
     from tinyllm.server.logs import set_up_logs, warn_of_unknown_variables
     from tinyllm.server.run import EXIT_USAGE
@@ -52,6 +55,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"tinyllm serve: {error}", file=sys.stderr)
         return EXIT_USAGE
     return asyncio.run(_serve(config))
+
+
+def _end_on_signals() -> None:
+    """End as a server does that has nothing to finish, until the server itself listens to signals."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
+            signal.signal(number, _end)
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(0)
 
 
 async def _serve(config: ServerConfig) -> NoReturn:
