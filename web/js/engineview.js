@@ -14,12 +14,13 @@ const HEIGHT = 72;
 export class EngineView {
 	#samples = [];
 	#timer = 0;
+	#isSeen = () => this.element.offsetParent;
 
 	constructor(app) {
 		this.app = app;
 		this.note = el('p.help');
 		this.facts = el('dl.facts');
-		this.line = svg('polyline', { class: 'chart-line', points: '', 'vector-effect': 'non-scaling-stroke' });
+		this.line = svg('path', { class: 'chart-line', 'vector-effect': 'non-scaling-stroke' });
 		this.chart = svg('svg', { class: 'chart', viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', preserveAspectRatio: 'none', 'aria-label': 'Tokens a second' }, this.line);
 		this.now = el('span.chart-now', '–');
 		this.peak = el('span.help');
@@ -48,10 +49,8 @@ export class EngineView {
 	}
 
 	async #ask() {
-		const isSeen = this.element.offsetParent;
-		this.#askAfter(isSeen ? OFTEN : SELDOM);
-		if (document.hidden || !(isSeen || this.app.server.state === 'ready')) return;
 		try {
+			if (document.hidden || !(this.#isSeen() || this.app.server.state === 'ready')) return;
 			const now = performance.now();
 			this.#samples.push(sampleOf(await this.app.api.metrics(), now));
 			this.#samples = this.#samples.filter(({ at }) => now - at < MINUTE + SELDOM);
@@ -59,6 +58,8 @@ export class EngineView {
 			this.#show();
 		} catch (error) {
 			this.note.textContent = error.failure ? describe(error.failure).title : String(error);
+		} finally {
+			this.#askAfter(this.#isSeen() ? OFTEN : SELDOM);
 		}
 	}
 
@@ -68,12 +69,9 @@ export class EngineView {
 		const rates = samples.slice(1).map((sample, index) => rateBetween(samples[index], sample));
 		const hits = hitShare(samples[0], last);
 		const top = Math.max(1, ...rates);
-		const points = rates.map((value, index) => {
-			const x = WIDTH * (1 - (last.at - samples[index + 1].at) / MINUTE);
-			return `${x.toFixed(1)},${(HEIGHT - 2 - (HEIGHT - 6) * (value / top)).toFixed(1)}`;
-		});
-		// The ends lie below the chart.
-		if (points.length) this.line.setAttribute('points', `${points[0].split(',')[0]},99 ${points.join(' ')} ${WIDTH},99`);
+		const x = ({ at }) => (WIDTH * (1 - (last.at - at) / MINUTE)).toFixed(1);
+		const steps = rates.map((value, index) => `V${(HEIGHT - 2 - (HEIGHT - 6) * (value / top)).toFixed(1)}H${x(samples[index + 1])}`);
+		this.line.setAttribute('d', `M${x(samples[0])},99${steps.join('')}h9V99`); // its ends are out of sight
 		const now = rates.length ? rates.at(-1) : 0;
 		this.now.textContent = rate(now);
 		this.peak.textContent = rates.length ? `most ${rate(Math.max(...rates))}` : '';
