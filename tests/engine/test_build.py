@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
+import torch
 
 from tinyllm import (
     AsyncEngine,
@@ -20,6 +24,7 @@ from tinyllm import (
     RequestFailedError,
     SamplingParams,
 )
+from tinyllm.artifacts.safetensors import SafetensorsWeights
 from tinyllm.engine import build
 
 SMALL: dict[str, Any] = {"max_model_len": 128, "max_num_seqs": 4, "num_threads": 1, "dtype": "float32"}
@@ -45,6 +50,33 @@ async def test_an_engine_runs_a_checkpoint(tiny_llama: Path) -> None:
         assert "tinyllm:cache_config_info" in engine.metrics_text()
         with pytest.raises(InvalidRequestError):
             engine.generate([info.vocab_size])
+
+
+@pytest.mark.anyio
+async def test_a_start_that_is_cancelled_ends_the_loading(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    reading, cancelled = threading.Event(), threading.Event()
+    read_into = SafetensorsWeights.read_into
+
+    def slowly(self: SafetensorsWeights, name: str, out: torch.Tensor) -> None:
+        read.append(name)
+        reading.set()
+        cancelled.wait(20)
+        read_into(self, name, out)
+
+    monkeypatch.setattr(SafetensorsWeights, "read_into", slowly)
+    engine = AsyncEngine(model=str(tiny_llama), **SMALL)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(engine.start)
+            assert await anyio.to_thread.run_sync(reading.wait, 20)
+            scope.cancel()
+    cancelled.set()
+    await engine.aclose()
+    assert len(read) == 1
+    assert (engine.status, engine.cause) == (EngineStatus.CLOSED, None)
 
 
 def test_a_fault_in_a_hook_is_one_requests(tiny_llama: Path) -> None:

@@ -13,7 +13,7 @@ from tests.models.support import CONFIG, CPU, RandomWeights, load, qwen3_config,
 from tinyllm.artifacts.directory import open_directory
 from tinyllm.artifacts.model import ModelConfig
 from tinyllm.attention.reference import ReferenceBackend
-from tinyllm.errors import UnsupportedModelError
+from tinyllm.errors import EngineClosedError, UnsupportedModelError
 from tinyllm.models.linear import can_pack
 from tinyllm.models.loader import load_model
 from tinyllm.models.registry import MODELS
@@ -40,6 +40,21 @@ def test_every_tensor_is_read_once_and_nothing_else(config: ModelConfig) -> None
     model = MODELS[config.architecture](config, ReferenceBackend(), dtype=torch.float32, device=CPU)
     model.load(WeightReader(source, dtype=torch.float32, device=CPU))
     assert sorted(read) == sorted(source.tensors)
+
+
+def test_what_a_check_raises_ends_the_loading(tiny_llama: Path) -> None:
+    calls = 0
+
+    def check() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise EngineClosedError("closed")
+
+    artifacts = open_directory(tiny_llama)
+    with pytest.raises(EngineClosedError):
+        load_model(artifacts, dtype=torch.float32, device=CPU, backend=ReferenceBackend(), check=check)
+    assert calls == 3
 
 
 def test_a_tied_head_is_the_table_itself_where_nothing_is_packed() -> None:

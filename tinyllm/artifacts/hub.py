@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import glob
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tinyllm.artifacts.directory import (
     CONFIG_FILE,
@@ -22,6 +24,8 @@ from tinyllm.artifacts.templates import TEMPLATE_FILE, TEMPLATE_FOLDERS
 from tinyllm.errors import ArtifactError, ModelDownloadError, ModelNotFoundError, UnsupportedModelError
 
 __all__ = ["fetch_snapshot"]
+
+T = TypeVar("T")
 
 _SMALL_FILES: Final = (
     CONFIG_FILE,
@@ -54,22 +58,44 @@ def fetch_snapshot(
     Raises `ModelNotFoundError`, `ModelDownloadError`, or `UnsupportedModelError` for a repository without
     safetensors files.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
 
     offline = offline or constants.HF_HUB_OFFLINE
     source: dict[str, Any] = {"cache_dir": cache_dir, "token": token, "endpoint": endpoint}
     with _typed_errors(repo_id, revision, offline), _progress_bars(progress):
-        small: dict[str, Any] = {"allow_patterns": list(_SMALL_FILES), "local_files_only": offline}
-        snapshot = Path(snapshot_download(repo_id, revision=revision, **small, **source))
-        if not (snapshot / CONFIG_FILE).exists():
-            raise ModelNotFoundError(
-                f"{repo_id} has no {CONFIG_FILE}, so it is not a model that tinyllm reads"
-            )
-        if offline:
-            _refuse_partial(snapshot, repo_id)
-        else:
-            _fetch_weights(repo_id, snapshot, source)
+        snapshot = _interruptible(lambda: _fetch(repo_id, revision, offline, source))
     return snapshot, snapshot.name
+
+
+def _interruptible(function: Callable[[], T]) -> T:
+    """Call a function on a thread that an interrupted caller can leave behind.
+
+    The library, interrupted itself, would first wait for all of its threads, to the last byte.
+    """
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="tinyllm-fetch", daemon=True).start()
+    return future.result()
+
+
+def _fetch(repo_id: str, revision: str | None, offline: bool, source: dict[str, Any]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    small: dict[str, Any] = {"allow_patterns": list(_SMALL_FILES), "local_files_only": offline}
+    snapshot = Path(snapshot_download(repo_id, revision=revision, **small, **source))
+    if not (snapshot / CONFIG_FILE).exists():
+        raise ModelNotFoundError(f"{repo_id} has no {CONFIG_FILE}, so it is not a model that tinyllm reads")
+    if offline:
+        _refuse_partial(snapshot, repo_id)
+    else:
+        _fetch_weights(repo_id, snapshot, source)
+    return snapshot
 
 
 def _fetch_weights(repo_id: str, snapshot: Path, source: dict[str, Any]) -> None:

@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     history: Messages = [{"role": "system", "content": args.system}] if args.system else []
     engine = AsyncEngine(engine_config(args))
     with asyncio.Runner() as runner:
+        runner.run(engine.start())
         try:
-            runner.run(engine.start())
             if params.temperature is None and engine.sampling_defaults.temperature is None:
                 params = params.model_copy(update={"temperature": CHAT_TEMPERATURE})
             if args.message is not None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Final
+from typing import Final, NoReturn
 
 from tinyllm.cli.parser import Parser
 from tinyllm.cli.streams import drop_output, set_up_streams
@@ -32,6 +34,9 @@ EXIT_FAULT: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
+TIDY_UP_SECONDS: Final = 1.0
+"""What an interrupted process waits for at most."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 fault, 2 wrong use, 130 interrupted."""
@@ -45,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
+        if argv is None:
+            _leave_now()
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         drop_output()
@@ -58,6 +65,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, (ConfigError, InvalidRequestError)) else EXIT_FAULT
     return int(code)
+
+
+def _leave_now() -> NoReturn:
+    """Leave without waiting for threads that fetch or load; an engine's has a moment to tidy up.
+
+    Another interrupt cuts that short. The interpreter's own way out would wait for a download's threads, to
+    the last byte.
+    """
+    try:
+        end = time.monotonic() + TIDY_UP_SECONDS
+        for thread in threading.enumerate():
+            if thread.name.startswith("tinyllm-executor"):
+                thread.join(max(0.0, end - time.monotonic()))
+        _finish_output()
+    finally:
+        os._exit(EXIT_INTERRUPTED)
 
 
 def _finish_output() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -33,10 +34,11 @@ __all__ = ["build_core"]
 logger = logging.getLogger("tinyllm.engine")
 
 
-def build_core(config: EngineConfig) -> EngineCore:
+def build_core(config: EngineConfig, check: Callable[[], None] = lambda: None) -> EngineCore:
     """Load the model that ``config`` names, on the calling thread, which must also be the one that steps.
 
-    Raises `ArtifactError`, `DeviceError` or `ConfigError`, before anything large is allocated where it can.
+    Raises `ArtifactError`, `DeviceError` or `ConfigError`, before anything large is allocated where it can,
+    and what ``check`` raises, which is called before each thing that takes long and after each tensor.
     """
     started = time.perf_counter()
     artifacts = open_model(
@@ -47,6 +49,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         offline=config.offline,
         progress=config.progress,
     )
+    check()
     tokenizer = load_tokenizer(artifacts.tokenizer) if artifacts.tokenizer is not None else None
     templates = ChatTemplates.for_model(artifacts, tokenizer, override=_template_override(config))
 
@@ -64,7 +67,14 @@ def build_core(config: EngineConfig) -> EngineCore:
         )
         plan_cache()  # what does not even fit without the weights is refused before they are read
         before = private_pages()
-        model = load_model(artifacts, dtype=dtype, device=device, backend=backend, progress=config.progress)
+        model = load_model(
+            artifacts,
+            dtype=dtype,
+            device=device,
+            backend=backend,
+            progress=config.progress,
+            check=check,
+        )
         if device.type == "cpu":
             keep_freed_memory()
             use_huge_pages(private_pages() - before)  # what else the process holds is not ours to move

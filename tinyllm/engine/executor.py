@@ -13,6 +13,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from tinyllm.config import EngineConfig
@@ -20,7 +21,7 @@ from tinyllm.engine.core import EngineCore
 from tinyllm.engine.loaded import LoadedModel
 from tinyllm.engine.mailbox import Mailbox
 from tinyllm.engine.messages import Delivery, Submission
-from tinyllm.errors import TinyLLMError
+from tinyllm.errors import EngineClosedError, TinyLLMError
 
 __all__ = [
     "CLOSE_TIMEOUT",
@@ -31,7 +32,7 @@ __all__ = [
     "Command",
     "Executor",
     "Outbox",
-    "build_from_files",
+    "builder",
     "prepare_for_torch",
 ]
 
@@ -39,6 +40,8 @@ logger = logging.getLogger("tinyllm.engine")
 
 Build = Callable[[EngineConfig], EngineCore]
 """Makes the core; called on the thread that will own it."""
+Check = Callable[[], None]
+"""Raises `EngineClosedError` once the engine is closed; called now and then by what takes long."""
 
 CLOSE_TIMEOUT = 30.0
 """How long closing an engine waits for the step in progress, in seconds."""
@@ -100,7 +103,7 @@ class Executor:
     interpreter from leaving when its owner forgot to close. Methods never block, but for `join`.
     """
 
-    def __init__(self, build: Callable[[], EngineCore], outbox: Outbox) -> None:
+    def __init__(self, build: Callable[[Check], EngineCore], outbox: Outbox) -> None:
         self.mailbox: Mailbox[Command] = Mailbox()
         self._build = build
         self._outbox = outbox
@@ -116,7 +119,7 @@ class Executor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end after the step in progress. Safe in ``__del__``."""
+        """End the thread after the step in progress, or the tensor that it loads. Safe in ``__del__``."""
         self._stopping = True
         self.mailbox.wake()
 
@@ -147,11 +150,13 @@ class Executor:
     def _run(self) -> None:
         cause: BaseException | None = None
         try:
-            core = self._build()
+            core = self._build(self._check_wanted)
             with core.context():
                 if not self._stopping and self._outbox.started(core.model):
                     self._serve(core)
         except BaseException as error:  # a Rust panic is no Exception
+            if self._stopping and isinstance(error, EngineClosedError):
+                return  # closed while it loaded: nothing is wrong
             if not isinstance(error, TinyLLMError):  # those are for whoever starts the engine
                 logger.error("the executor thread failed", exc_info=error)
             traceback.clear_frames(error.__traceback__)  # or the error keeps the model in memory
@@ -159,6 +164,10 @@ class Executor:
         finally:
             self._busy_since = None
             self._outbox.ended(cause)
+
+    def _check_wanted(self) -> None:
+        if self._stopping:
+            raise EngineClosedError("the engine was closed while it loaded")
 
     def _serve(self, core: EngineCore) -> None:
         progress = False
@@ -237,9 +246,13 @@ def _bound_kernels() -> None:
         os.environ.setdefault(name, KERNELS)
 
 
-def build_from_files(config: EngineConfig) -> EngineCore:
-    """Build the core that ``config`` asks for: the `Build` of real engines."""
+def builder(config: EngineConfig, build: Build | None) -> Callable[[Check], EngineCore]:
+    """Return what makes the core that ``config`` asks for: from files, or with a `Build` of a test."""
+    return partial(_build_from_files, config) if build is None else lambda check: build(config)
+
+
+def _build_from_files(config: EngineConfig, check: Check) -> EngineCore:
     prepare_for_torch()
     from tinyllm.engine.build import build_core  # imports torch, which is wanted on the executor thread only
 
-    return build_core(config)
+    return build_core(config, check)

@@ -9,7 +9,6 @@ import warnings
 import weakref
 from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ import anyio
 
 from tinyllm.config import EngineConfig
 from tinyllm.engine.bridge import Bridge
-from tinyllm.engine.executor import CLOSE_TIMEOUT, Abort, Build, Executor, build_from_files
+from tinyllm.engine.executor import CLOSE_TIMEOUT, Abort, Build, Executor, builder
 from tinyllm.engine.loaded import LoadedModel
 from tinyllm.engine.messages import Delivery
 from tinyllm.engine.stream_table import StreamTable
@@ -60,7 +59,7 @@ class EngineLifecycle:
         self._worker = TextWorker()
         self._waiting_texts = 0
         self._outbox = _LoopOutbox(self)
-        self._executor = Executor(partial(_build or build_from_files, self.config), self._outbox)
+        self._executor = Executor(builder(self.config, _build), self._outbox)
         self._ended = anyio.Event()
         # Made by `start`, on the event loop they belong to; `_ended` again.
         self._bridge: Bridge
@@ -82,7 +81,7 @@ class EngineLifecycle:
         self._executor.start()
         try:
             await self._loaded.wait()
-        except BaseException:  # cancelled: loading cannot be interrupted, but it ends with nothing
+        except BaseException:  # cancelled: loading ends after the tensor in progress
             self._shut()
             raise
         if self.cause is not None:

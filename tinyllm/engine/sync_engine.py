@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import Any, overload
@@ -17,7 +16,7 @@ from tqdm import tqdm
 from tinyllm.config import EngineConfig
 from tinyllm.engine.collect import Collector
 from tinyllm.engine.core import EngineCore
-from tinyllm.engine.executor import CLOSE_TIMEOUT, Abort, Add, Build, Call, Executor, build_from_files
+from tinyllm.engine.executor import CLOSE_TIMEOUT, Abort, Add, Build, Call, Executor, builder
 from tinyllm.engine.loaded import EngineInfo, LoadedModel
 from tinyllm.engine.messages import Delivery, RequestOptions, Submission
 from tinyllm.engine.prompt import encode_prompt, make_submission, render_prompt
@@ -96,7 +95,7 @@ class Engine:
         self._lock = Lock()
         self._outbox = _QueueOutbox()
         self._ended: _Ended | None = None
-        self._executor = Executor(partial(_build or build_from_files, self.config), self._outbox)
+        self._executor = Executor(builder(self.config, _build), self._outbox)
         self._executor.start()
         self._model = self._wait_loaded()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from tqdm import tqdm
 
@@ -22,8 +24,10 @@ def load_model(
     device: torch.device,
     backend: AttentionBackend,
     progress: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> CausalLM:
     """Load the weights in ``dtype`` onto ``device``; ``progress`` shows a bar on standard error.
+    ``check`` is called after each tensor; what it raises ends the loading.
 
     Each tensor is read into the memory it stays in; a packed layer is packed, and its unpacked form freed,
     before the next is read. Raises `UnsupportedModelError` for an unknown architecture, and `CheckpointError`
@@ -38,5 +42,10 @@ def load_model(
     with tqdm(
         total=total, desc="Loading weights", unit="B", unit_scale=True, disable=None if progress else True
     ) as bar:
-        model.load(WeightReader(artifacts.weights, dtype=dtype, device=device, on_read=bar.update))
+
+        def on_read(nbytes: int) -> None:
+            bar.update(nbytes)
+            check()
+
+        model.load(WeightReader(artifacts.weights, dtype=dtype, device=device, on_read=on_read))
     return model.eval()
