@@ -56,6 +56,28 @@ def test_long_sequences_are_merged_from_parts() -> None:
     assert_is_exact(PagedAttention(), FITTING, lengths, 4, torch.float32, 1e-5, seed=3)
 
 
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [1, 2, 15, 63, 64, 65, 130, 513])
+def test_what_a_block_held_before_does_not_matter(
+    length: int, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> None:
+    backend, spec = PagedAttention(), replace(FITTING, dtype=kv_dtype)
+    num_blocks = -(-length // spec.block_size)
+    metadata = backend.build_metadata(spec, [0, length], [length], [list(range(num_blocks))])
+    generator = torch.Generator().manual_seed(length)
+    shape = (length, spec.num_kv_heads, spec.head_dim)
+    q, k, v = (torch.randn(shape, generator=generator).to(dtype) for _ in range(3))
+    results = []
+    for before in (0.0, float("nan"), float("inf")):
+        (cache,) = backend.allocate(spec, num_blocks)[:1]
+        cache.fill_(before)
+        results.append(backend.forward(q, k, v, cache, metadata, 0.2))
+    assert results[0].isfinite().all()
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
 def test_rows_of_another_layout_are_read_as_they_are() -> None:
     """q, k and v are often slices of one product."""
     backend, (cache,) = PagedAttention(), PagedAttention().allocate(FITTING, 2)

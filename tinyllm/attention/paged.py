@@ -21,7 +21,8 @@ from tinyllm.native.library import load_library
 __all__ = ["AttentionArgs", "PagedAttention", "PagedMetadata", "attention_args"]
 
 LANES: Final = 16  # tokens in one vector of keys
-ROWS: Final = 4  # query rows that share a read of K and V
+FEW: Final = 4  # query rows of a sequence that are one tile, which shares a read of K and V
+MANY: Final = 8  # query rows of a tile where a sequence has more
 PART: Final = 512  # tokens in one unit of parallel work
 MAX_HEAD_DIM: Final = 256
 
@@ -225,7 +226,7 @@ def attention_args(
     if group not in metadata.tiles:
         metadata.tiles[group] = _cut(metadata.query_start_loc_tensor, metadata.seq_lens_tensor, group)
     tiles = metadata.tiles[group]
-    partial = np.empty(tiles.num_parts * num_kv_heads * ROWS * (head_dim + 2), dtype=np.float32)
+    partial = np.empty(tiles.num_parts * num_kv_heads * MANY * (head_dim + 2), dtype=np.float32)
     args = AttentionArgs(
         query_start_loc=metadata.query_start_loc_tensor.data_ptr(),
         seq_lens=metadata.seq_lens_tensor.data_ptr(),
@@ -267,13 +268,15 @@ def _slots(starts: IntArray, lens: IntArray, tables: IntArray, block_size: int) 
 
 
 def _cut(starts: torch.Tensor, lens: torch.Tensor, group: int) -> _Tiles:
-    """Cut every sequence's query rows (tokens times heads that share a KV head) into tiles of ROWS."""
+    """Cut every sequence's query rows (tokens times heads that share a KV head) into the kernel's tiles."""
     query_lens = np.diff(starts.numpy())
     num_rows = query_lens * group
-    per_seq = -(-num_rows // ROWS)
+    tile_rows = np.where(num_rows <= FEW, FEW, MANY)
+    per_seq = -(-num_rows // tile_rows)
     sequence = np.repeat(np.arange(len(per_seq)), per_seq)
-    first_row = (np.arange(per_seq.sum()) - np.repeat(np.cumsum(per_seq) - per_seq, per_seq)) * ROWS
-    last_row = np.minimum(first_row + ROWS, num_rows[sequence]) - 1
+    rows = tile_rows[sequence]
+    first_row = (np.arange(per_seq.sum()) - np.repeat(np.cumsum(per_seq) - per_seq, per_seq)) * rows
+    last_row = np.minimum(first_row + rows, num_rows[sequence]) - 1
     end = (lens.numpy() - query_lens)[sequence] + last_row // group + 1
     parts = np.cumsum(-(-end // PART))
     table = np.zeros((len(sequence) + 1, 3), dtype=np.int32)

@@ -13,6 +13,7 @@ typedef int32_t ivec __attribute__((vector_size(64)));
 typedef uint32_t wvec __attribute__((vector_size(64)));
 typedef uint16_t hvec __attribute__((vector_size(32)));
 typedef float uvec __attribute__((vector_size(64), aligned(4)));
+typedef uint32_t uwvec __attribute__((vector_size(64), aligned(4)));
 typedef uint16_t uhvec __attribute__((vector_size(32), aligned(2)));
 
 #ifdef __AVX512F__
@@ -83,6 +84,15 @@ INLINE void store(void *base, int64_t index, vec x, int bf16) {
     else *(uvec *)((float *)base + index) = x;
 }
 
+/* Store 16 bfloat16 numbers that are 0 or not as small as to have lost digits. */
+INLINE void store_normal(void *base, int64_t index, vec x) {
+#ifdef __AVX512BF16__
+    *(uhvec *)((uint16_t *)base + index) = (hvec)_mm512_cvtneps_pbh((__m512)x);
+#else
+    store(base, index, x, 1);
+#endif
+}
+
 /* x as it would be after a trip through memory in its own type. */
 INLINE vec rounded(vec x, int bf16) {
     return bf16 ? (vec)(widened(round_to_bf16(x)) << 16) : x;
@@ -90,17 +100,41 @@ INLINE vec rounded(vec x, int bf16) {
 
 INLINE float rounded_scalar(float x, int bf16) { return bf16 ? from_bf16(to_bf16(x)) : x; }
 
+/* Of 16 pairs of bfloat16: the first ones, and the second ones, as floats. */
+INLINE vec low_half(wvec pairs) { return (vec)(pairs << 16); }
+
+INLINE vec high_half(wvec pairs) { return (vec)(pairs & 0xffff0000u); }
+
+/* sum + the dot product of each pair with one and the same pair of bfloat16. */
+INLINE vec dot_pairs(vec sum, uint32_t pair, wvec pairs) {
+    wvec all = pair - (wvec){0};
+#ifdef __AVX512BF16__
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)all, (__m512bh)pairs);
+#else
+    return sum + low_half(all) * low_half(pairs) + high_half(all) * high_half(pairs);
+#endif
+}
+
+/* The larger of each two, b where they cannot be compared. */
 INLINE vec max_of(vec a, vec b) {
+#ifdef __AVX512F__
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     ivec first = a > b;
     return (vec)(((ivec)a & first) | ((ivec)b & ~first));
+#endif
 }
 
 INLINE vec min_of(vec a, vec b) { return -max_of(-a, -b); }
 
 INLINE float horizontal_max(vec v) {
+#ifdef __AVX512F__
+    return _mm512_reduce_max_ps((__m512)v);
+#else
     float best = v[0];
     for (int i = 1; i < LANES; i++) best = v[i] > best ? v[i] : best;
     return best;
+#endif
 }
 
 /* Pairwise, always in this order. */
@@ -112,9 +146,8 @@ INLINE float horizontal_sum(vec v) {
     return s[0];
 }
 
-/* e^x within 2 ulp for x in [-87, 88], clamped outside. Cody-Waite reduction and a polynomial of degree 6. */
-INLINE vec exp_of(vec x) {
-    x = min_of(max_of(x, splat(-87.0f)), splat(88.0f));
+/* e^x within 2 ulp for x in [-87, 88]. Cody-Waite reduction and a polynomial of degree 6. */
+INLINE vec exp_within(vec x) {
     vec n = x * 1.44269504f + 12582912.0f; /* adding 1.5 * 2^23 rounds to the nearest whole number */
     ivec k = (ivec)n - (ivec)splat(12582912.0f);
     n -= 12582912.0f;
@@ -130,7 +163,12 @@ INLINE vec exp_of(vec x) {
     return (vec)((ivec)p + (k << 23));
 }
 
+/* The same, clamped outside. */
+INLINE vec exp_of(vec x) { return exp_within(min_of(max_of(x, splat(-87.0f)), splat(88.0f))); }
+
 /* e^x for x <= 0; exactly 0 far below. */
-INLINE vec exp_nonpositive(vec x) { return (vec)((ivec)exp_of(x) & (x > splat(-87.0f))); }
+INLINE vec exp_nonpositive(vec x) {
+    return (vec)((ivec)exp_within(max_of(x, splat(-87.0f))) & (x > splat(-87.0f)));
+}
 
 #endif
