@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -92,6 +93,12 @@ class Watched:
         """Wait until no answer is under way."""
         self.page.locator(".send[aria-label=Send]").wait_for()
         self.page.locator(".running").wait_for(state="detached")
+
+    def wait_until(self, holds: Callable[[], Any]) -> None:
+        """Wait for what cannot be seen on the page."""
+        deadline = time.monotonic() + 15
+        while not holds() and time.monotonic() < deadline:
+            self.page.wait_for_timeout(50)
 
     def answer(self) -> str:
         """The text of the last answer."""

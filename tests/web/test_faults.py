@@ -170,7 +170,7 @@ def test_a_page_that_is_closed_in_the_middle(stand_in: StandIn, open_page: Any) 
     page = open_page(stand_in.url)
     page.send("Count")
     expect(page.page.locator(".assistant .body")).to_have_text("One")
-    page.page.wait_for_timeout(300)
+    expect(page.page.locator("#conversations li")).to_have_count(1)  # then it is kept
     page.page.reload()
     gate.set()
     expect(page.page.locator(".failure")).to_contain_text("The connection broke in the middle")

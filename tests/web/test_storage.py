@@ -167,6 +167,7 @@ def test_a_conversation_deleted_while_it_is_answered_stays_deleted(
         page.page.get_by_role("button", name="Delete", exact=True).click()
     else:
         delete_all(page.page)
+    page.wait_until(lambda: stand_in.cancelled)
     gate.set()
     page.page.wait_for_timeout(600)
     page.page.reload()
