@@ -52,6 +52,8 @@ BODIES: list[tuple[type[Any], dict[str, Any], str]] = [
     (ChatRequest, {"messages": "hi"}, 'messages: must be a list (got "hi")'),
     (ChatRequest, {"messages": []}, "messages: must have at least 1 item (got [])"),
     (ChatRequest, {"messages": [5]}, "messages.0: must be an object (got 5)"),
+    (ChatRequest, {"messages": [{}], "stream_options": []}, "stream_options: must be an object (got [])"),
+    (ResponsesRequest, {"input": "a", "reasoning": "low"}, 'reasoning: must be an object (got "low")'),
     (DetokenizeRequest, {"tokens": [1, -1]}, "tokens.1: must be greater than or equal to 0 (got -1)"),
 ]
 

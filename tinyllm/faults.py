@@ -72,7 +72,7 @@ def _nearest(faults: list[Any]) -> tuple[Any, str]:
     nearest = max(faults, key=lambda fault: len(fault["loc"]))
     depth, path = len(nearest["loc"]), _path(nearest)
     same = [fault for fault in faults if len(fault["loc"]) == depth and _path(fault) == path]
-    details = dict.fromkeys(_words(fault["msg"]) for fault in same)
+    details = dict.fromkeys(_words(fault) for fault in same)
     return nearest, " or ".join(details).replace("or must be", "or")
 
 
@@ -84,7 +84,10 @@ def _path(fault: Any) -> tuple[str | int, ...]:
     return tuple(place)
 
 
-def _words(message: str) -> str:
+def _words(fault: Any) -> str:
+    message: str = fault["msg"]
+    if fault["type"] == "model_type":  # says what the class is called
+        return "must be an object"
     for theirs, ours in REWORDINGS:
         message = message.replace(theirs, ours)
     return message

@@ -126,6 +126,19 @@ async def test_null_is_absent(path: str) -> None:
     assert answer.json["choices"] == plain.json["choices"]
 
 
+async def test_null_is_absent_in_objects_too() -> None:
+    """Clients write out whole objects of theirs, with what they leave open."""
+    async with served(strict_fields=True) as app:
+        form = {"type": "text", "json_schema": None, "schema": None}
+        options = {"include_usage": None, "mine": None}
+        chat = await post(app, CHAT, response_format=form, stream=True, stream_options=options)
+        whole = {"input": "hi", "max_output_tokens": 1, "text": {"format": form, "verbosity": None}}
+        responses = await app.post("/v1/responses", whole)
+        other = await post(app, CHAT, response_format={"type": "json_object", "schema": None})
+    assert (chat.status, responses.status) == (200, 200), (chat.text, responses.text)
+    assert other.error["param"] == "response_format"
+
+
 async def test_unknown_fields_are_listed_or_refused() -> None:
     async with served() as app:
         answer = await post(app, CHAT, foo=1, bar={"a": []}, **{"naïve,\n": 1})

@@ -11,7 +11,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tinyllm.errors import InvalidRequestError
 from tinyllm.faults import first_fault
 from tinyllm.params import SamplingParams
-from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS, Refusals, refuse_unsupported
+from tinyllm.server.protocol.fields import (
+    HARMLESS_FIELDS,
+    REFUSED_FIELDS,
+    Refusals,
+    refuse_unsupported,
+    without_nulls,
+)
 
 __all__ = ["RequestModel", "StrictModel", "UnknownFieldError", "parse_body"]
 
@@ -58,7 +64,7 @@ def parse_body(
     """
     if not isinstance(body, Mapping):
         raise InvalidRequestError("the body must be a JSON object")
-    given = {name: value for name, value in body.items() if value is not None}
+    given = without_nulls(body)
     refusals = {name: rule for name, rule in REFUSED_FIELDS.items() if name not in model.model_fields}
     refusals |= model.refused
     refuse_unsupported(given, refusals)
@@ -78,7 +84,7 @@ def _prune(model: type[RequestModel], own: dict[str, Any]) -> list[str]:
     for name, value in own.items():
         known = _fields_of(model.model_fields[name].annotation)
         if known and isinstance(value, Mapping):
-            given = {key: inner for key, inner in value.items() if inner is not None}
+            given = without_nulls(value)
             unknown += [f"{name}.{key}" for key in given if key not in known]
             own[name] = {key: inner for key, inner in given.items() if key in known}
     return unknown

@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from tinyllm.errors import InvalidRequestError
 
-__all__ = ["HARMLESS_FIELDS", "REFUSED_FIELDS", "Refusals", "UnsupportedFieldError", "refuse_unsupported"]
+__all__ = [
+    "HARMLESS_FIELDS",
+    "REFUSED_FIELDS",
+    "Refusals",
+    "UnsupportedFieldError",
+    "refuse_unsupported",
+    "without_nulls",
+]
 
 
 class UnsupportedFieldError(InvalidRequestError):
@@ -65,10 +72,17 @@ REFUSED_FIELDS: Final[Refusals] = {
 }
 
 
+def without_nulls(value: Any) -> Any:
+    """Return an object without the fields that are null, which are as good as absent; all else as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: inner for name, inner in value.items() if inner is not None}
+
+
 def refuse_unsupported(body: Mapping[str, Any], refusals: Refusals) -> None:
     """Raise `UnsupportedFieldError` for the first field that asks for what tinyllm cannot do."""
     for name, (harmless, reason) in refusals.items():
-        if name in body and not any(_same(body[name], value) for value in harmless):
+        if name in body and not any(_same(without_nulls(body[name]), value) for value in harmless):
             raise UnsupportedFieldError(f"{name}: {reason}", param=name)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from tinyllm.errors import InvalidRequestError
 from tinyllm.params import SamplingParams
 from tinyllm.server.protocol.body import StrictModel
-from tinyllm.server.protocol.fields import STRUCTURED, Refusals, UnsupportedFieldError
+from tinyllm.server.protocol.fields import STRUCTURED, Refusals, UnsupportedFieldError, without_nulls
 from tinyllm.server.protocol.generate import GenerateRequest
 
 __all__ = ["ResponsesRequest"]
@@ -79,7 +79,7 @@ class ResponsesRequest(GenerateRequest):
     def check(self) -> None:
         """Raise `InvalidRequestError` where fields do not go together."""
         super().check()
-        if self.text.format not in (None, {"type": "text"}):
+        if without_nulls(self.text.format) not in (None, {"type": "text"}):
             raise UnsupportedFieldError(f"text.format: {STRUCTURED}", param="text.format")
 
     def messages(self, limit: int) -> list[dict[str, Any]]:
