@@ -262,12 +262,37 @@ async def test_what_the_template_gets() -> None:
     assert "".join(token["text"] for token in rendered["tokens"]) == rendered["prompt"]
 
 
-async def test_a_prompt_can_be_cut() -> None:
+UNREAD: dict[str, Any] = {
+    "messages": USER,
+    "reasoning_effort": "low",
+    "chat_template_kwargs": {"enable_thinking": False, "a\nb": 1, "read": 2},
+}
+
+
+@pytest.mark.parametrize("path", [CHAT, f"{CHAT}/render", "/tokenize"])
+async def test_variables_that_the_template_does_not_read_are_told(path: str) -> None:
     async with served() as app:
-        body = (
-            await app.post(CHAT, messages=USER, truncate_prompt_tokens=4, max_tokens=1, return_token_ids=True)
-        ).json
+        app.templates.uses = lambda variable: variable == "read"  # type: ignore[method-assign]
+        for cut in ({}, {"truncate_prompt_tokens": 4}) if path != "/tokenize" else ({},):
+            ignored = (await app.post(path, **UNREAD, **cut)).headers["x-tinyllm-ignored-fields"]
+            name = "chat_template_kwargs."
+            assert set(ignored.split(", ")) == {"reasoning_effort", f"{name}enable_thinking", f"{name}a\\nb"}
+        read = await app.post(path, messages=USER, chat_template_kwargs={"read": 1})
+        assert "x-tinyllm-ignored-fields" not in read.headers
+    async with served(strict_fields=True) as app:
+        app.templates.uses = lambda variable: variable == "read"  # type: ignore[method-assign]
+        refused = await app.post(path, messages=USER, chat_template_kwargs={"read": 1, "enable_thinking": 1})
+    assert (refused.status, refused.error["param"]) == (400, "chat_template_kwargs.enable_thinking")
+
+
+async def test_a_prompt_can_be_cut() -> None:
+    fields: dict[str, Any] = {"messages": USER, "truncate_prompt_tokens": 4}
+    async with served() as app:
+        body = (await app.post(CHAT, **fields, max_tokens=1, return_token_ids=True)).json
+        rendered = (await app.post(f"{CHAT}/render", **fields)).json
     assert bytes(body["prompt_token_ids"]) == b"ant:"
+    assert rendered["prompt_token_ids"] == body["prompt_token_ids"]
+    assert rendered["prompt"] == "".join(token["text"] for token in rendered["tokens"]) == "ant:"
 
 
 async def test_a_fault_before_the_first_token_keeps_its_status() -> None:

@@ -25,11 +25,14 @@ blueprint = Blueprint("render", __name__)
 async def render() -> Response:
     """Show the exact prompt, as text and token ids, that a chat request would give to the model."""
     service = current_service()
-    request, _, _ = await read_request(ChatRequest)
+    request, _, call = await read_request(ChatRequest)
     service.check_model(request.model)
     messages, arguments = request.chat(service.config.max_messages)
     engine = service.engine
-    rendered = await render_chat(service, messages, arguments)
+    rendered = await render_chat(service, call, messages, arguments)
+    if request.truncate_prompt_tokens is not None:
+        ids = rendered.token_ids[-request.truncate_prompt_tokens :]
+        rendered = RenderedPrompt(await engine.decode(ids, skip_special_tokens=False), ids)
     return await large_response(partial(_body, rendered, engine.tokenizer, engine.info.max_model_len))
 
 

@@ -11,10 +11,12 @@ from tinyllm.errors import InvalidRequestError, TinyLLMError
 from tinyllm.params import SamplingParams
 from tinyllm.server.context import Call
 from tinyllm.server.generation import Generation
+from tinyllm.server.protocol.body import listed
 from tinyllm.server.protocol.completions import Prompt
 from tinyllm.server.protocol.generate import GenerateRequest
 from tinyllm.server.reply import Reply
 from tinyllm.server.service import Service
+from tinyllm.text.chat_template import RESERVED_VARIABLES
 
 __all__ = ["admit", "make_reply", "render_chat", "submit_chat", "submit_prompts"]
 
@@ -80,9 +82,9 @@ async def submit_chat(
 ) -> Generation:
     """Give a conversation to the engine."""
     call.field_names = request.field_names
-    template_arguments = _without_unread_effort(service, call, template_arguments)
+    template_arguments = _those_read(service, call, template_arguments)
     if request.truncate_prompt_tokens is not None:
-        rendered = await render_chat(service, messages, template_arguments)
+        rendered = await render_chat(service, call, messages, template_arguments)
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
         return await submit_prompts(service, call, request, [ids], params)
     options = _options(service, call, request)
@@ -100,26 +102,39 @@ async def submit_chat(
 
 
 async def render_chat(
-    service: Service, messages: Sequence[Mapping[str, Any]], template_arguments: Mapping[str, Any]
+    service: Service,
+    call: Call,
+    messages: Sequence[Mapping[str, Any]],
+    template_arguments: Mapping[str, Any],
 ) -> RenderedPrompt:
     """Return the prompt of a conversation."""
     return await service.engine.render_chat(
         messages,
-        chat_template_kwargs=template_arguments,
+        chat_template_kwargs=_those_read(service, call, template_arguments),
         special_tokens_in_messages=service.config.special_tokens_in_messages,
     )
 
 
-def _without_unread_effort(service: Service, call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out, and note as ignored, an effort that this model's chat template does not read."""
-    name = "reasoning_effort"
-    if name not in arguments or service.engine.template_uses(name):
-        return dict(arguments)
-    given = call.field_names.get(name, name)
-    if service.config.strict_fields:
+def _those_read(service: Service, call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out, and note as ignored, variables that this model's chat template does not read."""
+    engine = service.engine
+    unread = {
+        name: _field_of_variable(call, name)
+        for name in arguments
+        if name not in RESERVED_VARIABLES and not engine.template_uses(name)
+    }
+    if unread and service.config.strict_fields:
+        given = next(iter(unread.values()))[:80]
         raise InvalidRequestError(f"{given}: this model's chat template does not read it", param=given)
-    call.ignored_fields.append(given)
-    return {key: value for key, value in arguments.items() if key != name}
+    call.ignored_fields += listed(list(unread.values()))
+    return {name: value for name, value in arguments.items() if name not in unread}
+
+
+def _field_of_variable(call: Call, name: str) -> str:
+    """Return what a client calls a template's variable."""
+    if name == "reasoning_effort":
+        return call.field_names.get(name, name)
+    return f"chat_template_kwargs.{name}"
 
 
 def _options(service: Service, call: Call, request: GenerateRequest) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from quart import Blueprint, Response
 
 from tinyllm.server.body import json_response, large_response, read_request
+from tinyllm.server.context import Call
 from tinyllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from tinyllm.server.service import Service, current_service
 from tinyllm.server.submit import render_chat
@@ -20,10 +21,10 @@ blueprint = Blueprint("tokenize", __name__)
 async def tokenize() -> Response:
     """Return the token ids of a text or of a conversation."""
     service = current_service()
-    request, _, _ = await read_request(TokenizeRequest)
+    request, _, call = await read_request(TokenizeRequest)
     request.check()
     service.check_model(request.model)
-    ids = await _token_ids(service, request)
+    ids = await _token_ids(service, call, request)
     tokenizer = service.engine.tokenizer if request.return_token_strs else None
     max_model_len = service.engine.info.max_model_len
 
@@ -44,9 +45,9 @@ async def detokenize() -> Response:
     return json_response({"prompt": text})
 
 
-async def _token_ids(service: Service, request: TokenizeRequest) -> list[int]:
+async def _token_ids(service: Service, call: Call, request: TokenizeRequest) -> list[int]:
     if request.prompt is not None:
         return await service.engine.encode(request.prompt, add_special_tokens=request.add_special_tokens)
     messages, arguments = request.chat(service.config.max_messages)
-    rendered = await render_chat(service, messages, arguments)
+    rendered = await render_chat(service, call, messages, arguments)
     return list(rendered.token_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,7 +19,7 @@ from tinyllm.server.protocol.fields import (
     without_nulls,
 )
 
-__all__ = ["RequestModel", "StrictModel", "UnknownFieldError", "parse_body"]
+__all__ = ["RequestModel", "StrictModel", "UnknownFieldError", "listed", "parse_body"]
 
 logger = logging.getLogger("tinyllm.server")
 
@@ -75,7 +75,7 @@ def parse_body(
     if unknown and strict_fields:
         name = unknown[0][:80]
         raise UnknownFieldError(f"unknown field {name!r} (the server runs with --strict-fields)", param=name)
-    return _validated(model, own), sampling, _listed(unknown)
+    return _validated(model, own), sampling, listed(unknown)
 
 
 def _prune(model: type[RequestModel], own: dict[str, Any]) -> list[str]:
@@ -106,8 +106,8 @@ def _validated(model: type[M], own: Mapping[str, Any]) -> M:
         raise InvalidRequestError(message, param=field) from None
 
 
-def _listed(unknown: list[str]) -> list[str]:
-    """Make names fit for a header."""
+def listed(unknown: Sequence[str]) -> list[str]:
+    """Log names of fields that have no effect, and return them as they fit into a header."""
     names = [name[:64] for name in unknown[:MAX_LISTED_FIELDS]]
     names = [name if name.isascii() and name.isidentifier() else ascii(name)[1:-1] for name in names]
     names = [name[:64].replace(",", "?") for name in names]
