@@ -168,6 +168,8 @@ async def test_token_ids_can_be_seen() -> None:
     ids = body["choices"][0]["token_ids"]
     assert ids[:2] == [97, 98]
     assert [i for event in events for i in event["choices"][0]["token_ids"]] == ids
+    assert events[0]["prompt_token_ids"] == prompt
+    assert all("prompt_token_ids" not in event for event in events[1:])
 
 
 async def test_prompt_logprobs() -> None:

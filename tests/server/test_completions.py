@@ -154,9 +154,15 @@ async def test_prompt_logprobs_without_echo() -> None:
     async with served(says("c")) as app:
         choice = (await app.post(PATH, prompt="ab", prompt_logprobs=0)).json["choices"][0]
         refused = await app.post(PATH, prompt="ab", prompt_logprobs=0, stream=True)
+        both = (await app.post(PATH, prompt="ab", prompt_logprobs=0, logprobs=0)).json["choices"][0]
+        echoed = (await app.post(PATH, prompt="ab", logprobs=0, echo=True)).json["choices"][0]
+        stream = await app.post(PATH, prompt="ab", prompt_logprobs=0, logprobs=0, echo=True, stream=True)
     assert choice["prompt_logprobs"][0] is None
     assert choice["prompt_logprobs"][1] == {"98": {"logprob": -0.5, "rank": None, "decoded_token": "b"}}
-    assert refused.error["param"] == "prompt_logprobs"
+    assert refused.error["param"] == stream.error["param"] == "prompt_logprobs"
+    assert both["prompt_logprobs"] == choice["prompt_logprobs"]
+    assert both["logprobs"]["tokens"][0] == "c"
+    assert "prompt_logprobs" not in echoed
 
 
 async def test_token_ids_and_cut_prompts() -> None:
@@ -168,6 +174,20 @@ async def test_token_ids_and_cut_prompts() -> None:
     assert choice["prompt_token_ids"] == [99, 100]
     assert choice["token_ids"][0] == 99
     assert plain["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("logprobs", [None, 0])
+async def test_token_ids_of_a_stream_are_those_of_the_whole(echo: bool, logprobs: int | None) -> None:
+    fields: dict[str, Any] = {"prompt": ["ab", [99]], "n": 2, "echo": echo, "logprobs": logprobs}
+    async with served(says("éc")) as app:
+        whole = (await app.post(PATH, **fields, return_token_ids=True)).json["choices"]
+        events = (await app.stream(PATH, **fields, return_token_ids=True)).events
+    for choice in whole:
+        parts = [c for e in events for c in e["choices"] if c["index"] == choice["index"]]
+        assert [i for part in parts for i in part["token_ids"]] == choice["token_ids"]
+        assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"]
+        assert all("prompt_token_ids" not in part for part in parts[1:])
 
 
 async def test_seed_and_bias_reach_the_engine() -> None:

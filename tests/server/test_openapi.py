@@ -7,7 +7,7 @@ import pytest
 from tests.server.harness import served
 from tinyllm.server.openapi import BODIES, field_schemas
 from tinyllm.server.openapi_responses import RESPONSES
-from tinyllm.server.protocol.body import SAMPLING_FIELDS
+from tinyllm.server.protocol.body import SAMPLING_FIELDS, RequestModel
 from tinyllm.server.protocol.fields import HARMLESS_FIELDS, REFUSED_FIELDS
 
 pytestmark = pytest.mark.asyncio
@@ -57,12 +57,17 @@ async def test_references_lead_somewhere_and_nothing_leads_out() -> None:
         assert f"<code>{field}</code> (required)" in page
 
 
+def refused_by(model: type[RequestModel]) -> set[str]:
+    return set(REFUSED_FIELDS) - set(model.model_fields) | set(model.refused)
+
+
 async def test_every_field_is_described() -> None:
     for model in BODIES.values():
         fields, required = field_schemas(model)
         assert set(required) <= set(fields)
         for name, schema in fields.items():
             assert schema.get("description"), (model, name)
+            assert schema["description"].startswith("Refused") == (name in refused_by(model)), (model, name)
         if model.samples:
             assert set(fields) >= SAMPLING_FIELDS - set(model.refused) | HARMLESS_FIELDS | set(REFUSED_FIELDS)
 

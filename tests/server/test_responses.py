@@ -139,6 +139,8 @@ async def test_conversations_as_items() -> None:
         ("n", 2),
         ("logprobs", 1),
         ("top_logprobs", 2),
+        ("return_token_ids", True),
+        ("return_tokens_as_token_ids", True),
         ("prompt", {"id": "x"}),
     ],
 )

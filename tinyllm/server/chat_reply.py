@@ -67,6 +67,7 @@ class ChatFrames:
         self._frames = ChunkFrames(reply, "chat.completion.chunk", generation)
         self._make_splitter = make_splitter
         self._reasoning = reasoning
+        self._prompt = generation.streams[0] if reply.token_ids else None
         self._choices: dict[int, _ChatChoice] = {}
 
     def begin(self) -> bytes:
@@ -80,7 +81,8 @@ class ChatFrames:
             choice = _ChatChoice(self._frames.reply, piece.output.index, self._make_splitter())
             self._choices[piece.output.index] = choice
         self._frames.usage.add(piece, reasoning=choice.thinking)
-        return b"".join(map(self._frames.chunk, choice.chunks(piece, reasoning=self._reasoning)))
+        chunks = choice.chunks(piece, reasoning=self._reasoning)
+        return b"".join(self._frames.chunk(chunk, self._prompt_ids()) for chunk in chunks)
 
     def end(self) -> bytes:
         """Return the counts, if asked for, and the end."""
@@ -89,6 +91,11 @@ class ChatFrames:
     def fail(self, fault: Fault) -> bytes:
         """Return the error and the end."""
         return self._frames.failure(fault)
+
+    def _prompt_ids(self) -> str:
+        """Return the field with the prompt's token ids, which the first chunk has, if they were asked for."""
+        prompt, self._prompt = self._prompt, None
+        return "" if prompt is None else f',"prompt_token_ids":{compact_json(prompt.prompt_token_ids)}'
 
 
 class _ChatChoice:

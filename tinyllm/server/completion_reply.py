@@ -78,8 +78,13 @@ def completion(
     answered: list[Answered],
     echoes: Sequence[Echo] | None,
     tokenizer: Tokenizer | None,
+    *,
+    prompt_logprobs: bool,
 ) -> dict[str, Any]:
-    """Return the response to a completions request that does not stream."""
+    """Return the response to a completions request that does not stream.
+
+    ``prompt_logprobs`` says whether they were asked for by that name, and not only for an echo.
+    """
     usage = UsageCount(generation.streams)
     choices = []
     for number, one in enumerate(answered):
@@ -89,6 +94,8 @@ def completion(
         prompt = echo.tokens(stream, tokenizer) if echoes and reply.with_logprobs else []
         for answer in one.result.choices:
             choice = _choice(reply, number * reply.n + answer.index, answer, stream, echo.text)
+            if prompt_logprobs and stream.prompt_logprobs is not None:
+                choice["prompt_logprobs"] = prompt_logprobs_field(stream.prompt_logprobs)
             if reply.with_logprobs:
                 placed = _Answer(reply, stream, tokenizer, len(echo.text))
                 tokens = [*prompt, *placed.tokens(answer.token_ids, answer.logprobs)]
@@ -108,8 +115,6 @@ def _choice(
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
     }
-    if stream.prompt_logprobs is not None and not reply.with_logprobs:
-        choice["prompt_logprobs"] = prompt_logprobs_field(stream.prompt_logprobs)
     if reply.token_ids:
         choice |= {"token_ids": list(answer.token_ids), "prompt_token_ids": list(stream.prompt_token_ids)}
     return choice
@@ -173,11 +178,12 @@ class _TextChoice:
         self._sent = 0 if echo is None else len(echo.text)
         self._answer = _Answer(reply, stream, tokenizer, self._sent)
         self._held: list[PlacedToken] = []
+        self._begun = False
 
     def echo(self, echo: Echo) -> str:
         """Return a choice with the prompt."""
         tokens = echo.tokens(self._stream, self._tokenizer) if self._reply.with_logprobs else []
-        return self._json(echo.text, tokens, self._stream.prompt_token_ids, "null")
+        return self._json(echo.text, tokens, (), "null")
 
     def chunk(self, output: RequestOutput) -> str | None:
         """Return a choice with the piece's text; None as long as there is none to show."""
@@ -204,6 +210,9 @@ class _TextChoice:
         if self._reply.with_logprobs:
             shown = compact_json(completion_logprobs(tokens, self._sent, as_ids=self._reply.tokens_as_ids))
         extra = f',"token_ids":{compact_json(token_ids)}' if self._reply.token_ids else ""
+        if self._reply.token_ids and not self._begun:
+            extra += f',"prompt_token_ids":{compact_json(self._stream.prompt_token_ids)}'
+        self._begun = True
         return (
             f'{{"index":{self._index},"text":{quote(text)},"logprobs":{shown}'
             f'{extra},"finish_reason":{finish}}}'

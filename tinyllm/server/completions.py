@@ -31,7 +31,8 @@ async def completions() -> Response:
     request, sampling, call = await read_request(CompletionRequest)
     request.check()
     params = request.sampling_params(sampling)
-    if request.stream and params.prompt_logprobs is not None and not request.echo:
+    prompt_logprobs = sampling.get("prompt_logprobs") is not None
+    if request.stream and prompt_logprobs:
         raise InvalidRequestError("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
     reply = make_reply(service, call, request, params, "cmpl-")
     given = request.prompts(service.config.max_prompts)
@@ -44,7 +45,9 @@ async def completions() -> Response:
         frames = CompletionFrames(reply, generation, echoes, engine.tokenizer)
         return await event_response(generation, frames, service.config.sse_ping_interval)
     answered = await generation.results()
-    make = partial(completion, reply, generation, answered, echoes, engine.tokenizer)
+    make = partial(
+        completion, reply, generation, answered, echoes, engine.tokenizer, prompt_logprobs=prompt_logprobs
+    )
     return await large_response(make) if params.wants_logprobs else json_response(make())
 
 

@@ -136,9 +136,10 @@ def field_schemas(model: type[RequestModel]) -> tuple[dict[str, Any], list[str]]
         sampling = _inlined(SamplingParams.model_json_schema(schema_generator=_SchemaWriter))["properties"]
         fields |= {name: _one_or_many(sampling[name]) for name in sorted(SAMPLING_FIELDS)}
         fields |= {name: {"description": "Taken, without effect."} for name in sorted(HARMLESS_FIELDS)}
-    for name, (harmless, reason) in sorted({**REFUSED_FIELDS, **model.refused}.items()):
-        fields[name] = {"description": f"Refused: {reason}.", "enum": [*harmless, None]}
+    refused = {name: rule for name, rule in REFUSED_FIELDS.items() if name not in model.model_fields}
     fields |= own["properties"]
+    for name, (harmless, reason) in sorted({**refused, **model.refused}.items()):
+        fields[name] = {"description": f"Refused: {reason}.", "enum": [*harmless, None]}
     required = own.get("required", [])
     return {name: field if name in required else _or_null(field) for name, field in fields.items()}, required
 

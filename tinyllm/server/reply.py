@@ -69,9 +69,12 @@ class ChunkFrames:
         self.usage = UsageCount(generation.streams)
         self._head = compact_json(reply.head(kind)).removesuffix("}")
 
-    def chunk(self, choices: str) -> bytes:
-        """Return a chunk as an event; ``choices`` is JSON, without the brackets around it."""
-        return f'data: {self._head},"choices":[{choices}]{self._usage()}}}\n\n'.encode()
+    def chunk(self, choices: str, extra: str = "") -> bytes:
+        """Return a chunk as an event; ``choices`` is JSON, without the brackets around it.
+
+        ``extra`` is what else the chunk has, beginning with a comma.
+        """
+        return f'data: {self._head},"choices":[{choices}]{extra}{self._usage()}}}\n\n'.encode()
 
     def last(self) -> bytes:
         """Return the chunk with the token counts, if it was asked for, and the end of the stream."""

@@ -50,7 +50,7 @@ class Conversation(RequestModel):
     messages: list[Message] = Field(min_length=1)
     """The conversation: objects with role and content, which is text or a list of text parts."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Variables for the chat template, such as enable_thinking; ignored, and told so, where it reads others."""
+    """Variables for the chat template, such as enable_thinking; ignored, and told so, where it lacks them."""
     add_generation_prompt: bool = True
     """End the prompt where the assistant begins to speak."""
     continue_final_message: bool = False

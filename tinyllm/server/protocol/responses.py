@@ -46,6 +46,11 @@ class ResponsesRequest(GenerateRequest):
         "logprobs": ((), "log probabilities are for chat completions and completions"),
         "prompt_logprobs": ((), "log probabilities are for chat completions and completions"),
         "top_logprobs": ((0,), "log probabilities are for chat completions and completions"),
+        "return_token_ids": ((False,), "token ids are for chat completions and completions"),
+        "return_tokens_as_token_ids": (
+            (False,),
+            "log probabilities are for chat completions and completions",
+        ),
         "max_tokens": ((), "the name here is max_output_tokens"),
         "max_completion_tokens": ((), "the name here is max_output_tokens"),
         "prompt": ((), "stored prompts are not supported; send the text as input"),
