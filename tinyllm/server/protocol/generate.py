@@ -45,7 +45,7 @@ class GenerateRequest(RequestModel):
     truncate_prompt_tokens: int | None = Field(None, ge=1)
     """Keep only this many tokens at the end of the prompt."""
     return_token_ids: bool = False
-    """Also return the token ids of prompt and answers; of a stream, the prompt's come with its first chunk."""
+    """Also return the token ids of prompt and answers; a stream's first chunk has the prompt's."""
     return_tokens_as_token_ids: bool = False
     """Show tokens in log probabilities as token_id:N."""
 
