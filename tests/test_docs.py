@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import tinyllm.server
 from tests.docs_tables import DOCS, TABLES, up_to_date
 from tinyllm import errors
 from tinyllm.cli.main import COMMANDS
+from tinyllm.server.errors import fault_of
 
 PAGES = sorted(DOCS.rglob("*.md"))
 
@@ -39,20 +41,30 @@ def test_every_error_is_documented() -> None:
         assert f"`{name}`" in page
 
 
-def test_every_error_code_of_the_server_is_documented() -> None:
+def test_every_error_code_of_the_server_is_documented_with_its_status() -> None:
     page = (DOCS / "http.md").read_text()
-    found = {"body_timeout", "method_not_allowed", "body_too_large", "bad_request"}  # of the framework
+    found = {
+        (408, "body_timeout"),
+        (405, "method_not_allowed"),
+        (413, "body_too_large"),
+        (400, "bad_request"),
+    }
     for path in Path(tinyllm.server.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RefusedError":
-                code = node.args[1]
+                status, code = node.args[:2]
+                assert isinstance(status, ast.Constant)
                 assert isinstance(code, ast.Constant)
-                found.add(str(code.value))
-    found |= {kind.code for kind in vars(errors).values() if is_error(kind, errors.RequestError)}
-    found |= {kind.code for kind in vars(errors).values() if is_error(kind, errors.InvalidRequestError)}
+                found.add((status.value, code.value))
+    for base in (errors.RequestError, errors.InvalidRequestError, errors.EngineOverloadedError):
+        for kind in vars(errors).values():
+            if is_error(kind, base):
+                fault = fault_of(kind("x"), {})
+                found.add((fault.status, fault.code))
     assert len(found) > 25
-    for each in found:
-        assert f"`{each}`" in page, each
+    rows = re.findall(r"^\| (\d{3}) \| ([^|]*) \|", page, flags=re.MULTILINE)
+    told = {(int(status), code) for status, codes in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert found - told == set()
 
 
 def is_error(kind: object, base: type[errors.TinyLLMError]) -> bool:
