@@ -81,16 +81,10 @@ def test_progress_goes_to_standard_error_if_that_is_a_terminal(
 MEASURE = r"""
 import json, re, sys
 from pathlib import Path
-import torch
-from tinyllm.artifacts.resolve import open_model
-from tinyllm.attention.reference import ReferenceBackend
-from tinyllm.models.loader import load_model
-artifacts = open_model(sys.argv[1])
-dtype = getattr(torch, sys.argv[2])
-model = load_model(artifacts, dtype=dtype, device=torch.device("cpu"), backend=ReferenceBackend())
-weights = sum(torch.Size(info.shape).numel() for info in artifacts.weights.tensors.values()) * dtype.itemsize
-peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
-print(json.dumps({"peak": peak, "weights": weights}))
+from tinyllm import Engine
+with Engine(model=sys.argv[1], dtype=sys.argv[2]) as engine:
+    peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+    print(json.dumps({"peak": peak, "weights": engine.info.weight_bytes}))
 """
 
 
@@ -99,7 +93,7 @@ print(json.dumps({"peak": peak, "weights": weights}))
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float16"])
 @pytest.mark.parametrize("source", ["smollm2", "smollm2_gguf"])
 def test_peak_memory(source: str, dtype: str, request: pytest.FixtureRequest) -> None:
-    """At most 1.3 times the weights in their final dtype, and 300 MB for Python, PyTorch and the rest."""
+    """An engine: at most 1.3 times the weights in their final dtype, and 300 MB for Python and PyTorch."""
     command = [sys.executable, "-c", MEASURE, str(request.getfixturevalue(source)), dtype]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     measured = json.loads(output)

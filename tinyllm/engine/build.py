@@ -24,7 +24,7 @@ from tinyllm.models.loader import load_model
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
 from tinyllm.runner.huge_pages import private_pages, use_huge_pages
 from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, log_plan, plan_kv_cache
-from tinyllm.runner.memory import keep_freed_memory
+from tinyllm.runner.memory import keep_freed_memory, return_freed_memory
 from tinyllm.runner.model_runner import ModelRunner
 from tinyllm.text.chat_template import ChatTemplates
 from tinyllm.text.tokenizer import eos_token_ids, load_tokenizer
@@ -67,6 +67,8 @@ def build_core(config: EngineConfig, check: Callable[[], None] = lambda: None) -
         )
         plan_cache()  # what does not even fit without the weights is refused before they are read
         before = private_pages()
+        if device.type == "cpu":
+            return_freed_memory()
         model = load_model(
             artifacts,
             dtype=dtype,

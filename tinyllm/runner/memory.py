@@ -8,12 +8,14 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["free_memory", "keep_freed_memory"]
+__all__ = ["free_memory", "keep_freed_memory", "return_freed_memory"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_MAPPED_FROM = 128 << 10
+"""What glibc begins with; it takes more with every larger piece that is freed."""
 _LARGEST_FROM_HEAP = 32 << 20
 """The most that glibc takes for its threshold of mapping."""
 _KEPT = 256 << 20
@@ -58,13 +60,25 @@ def _physical() -> int | None:
         return None
 
 
+def return_freed_memory() -> None:
+    """Have glibc map what is large on its own, so that it is the system's again when it is freed.
+
+    Call it before weights are loaded: what they were packed from would leave holes, a tenth of their size.
+    """
+    _mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM)
+
+
 def keep_freed_memory() -> None:
     """Have glibc keep up to 256 MB that was freed, rather than give it back and map it anew in every step.
 
     Filling memory that is new to the process costs up to nine times more than filling it again. Call it when
     the weights are loaded. Other C libraries are left alone.
     """
+    _mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
+    _mallopt(_M_TRIM_THRESHOLD, _KEPT)
+
+
+def _mallopt(option: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT)
+        mallopt(option, value)
