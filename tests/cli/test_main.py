@@ -55,6 +55,20 @@ except SystemExit:
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="reads the processor time of children")
+def test_help_takes_no_longer_than_0_3_seconds() -> None:
+    """In processor time, which other work on the machine does not add to; there is nothing to wait for."""
+    import resource
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "tinyllm", "--help"], stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.3
+
+
 def test_an_interrupt_is_one_word_wherever_it_comes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
