@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_every_error_is_documented() -> None:
 
 def test_every_error_code_of_the_server_is_documented_with_its_status() -> None:
     page = (DOCS / "http.md").read_text()
-    found = {
+    found: set[tuple[Any, Any]] = {
         (408, "body_timeout"),
         (405, "method_not_allowed"),
         (413, "body_too_large"),

@@ -106,7 +106,9 @@ async def test_a_drain_has_an_end() -> None:
         await asyncio.sleep(0.1)
         gate.open()
         assert await drain is False
-        assert (await old).status == 409
+        ended = await old
+        assert (ended.status, ended.error["code"]) == (503, "server_shutting_down")
+        assert ended.headers["retry-after"] == "2"
 
 
 async def test_an_engine_that_hangs_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:

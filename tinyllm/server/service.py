@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from quart import current_app
 
-from tinyllm.errors import EngineDeadError, RequestAbortedError, TinyLLMError
+from tinyllm.errors import EngineClosedError, EngineDeadError, TinyLLMError
 from tinyllm.server.context import Call
 from tinyllm.server.errors import RETRY_WHILE_LOADING, RefusedError
 from tinyllm.server.http_metrics import HTTPMetrics
@@ -104,7 +104,14 @@ class Service:
     async def drain(self) -> bool:
         """Let running requests finish, for ``shutdown_timeout`` at most; returns whether all did."""
         self.begin_drain()
-        return True if self._engine is None else await self._engine.drain(self.config.shutdown_timeout)
+        if self._engine is None:
+            return True
+        seconds = self.config.shutdown_timeout
+        limit = asyncio.get_running_loop().call_later(seconds, self._end_calls)
+        try:
+            return await self._engine.drain(seconds)
+        finally:
+            limit.cancel()
 
     async def stop(self) -> None:
         """End everything now. What is running hears of it at once, also while a step hangs."""
@@ -113,10 +120,14 @@ class Service:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self._engine is not None and self._owns_engine:
-            for call in itertools.chain(*self._calls.values()):
-                for stream in call.streams:
-                    stream.end(RequestAbortedError("the server is shutting down"))
+            self._end_calls()
             await self._engine.aclose()
+
+    def _end_calls(self) -> None:
+        """Tell what is running why it ends: to its client that is the server's doing, not its own."""
+        for call in itertools.chain(*self._calls.values()):
+            for stream in call.streams:
+                stream.end(EngineClosedError("the server is shutting down"))
 
     # State.
 
