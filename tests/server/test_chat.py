@@ -314,6 +314,14 @@ async def check_fault_first(app: Served, *, stream: bool) -> None:
     await idle(app.engine)
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_an_answer_that_does_not_fit_is_named_as_it_was_asked_for(name: str) -> None:
+    async with served() as app:
+        error = (await app.post(CHAT, {"messages": USER, name: 4000})).error
+    assert (error["code"], error["param"]) == ("context_length_exceeded", name)
+    assert "4000 for the answer" in error["message"]
+
+
 async def test_done_is_said_once_also_after_an_error() -> None:
     text = 'data: {"error": {}}\n\ndata: [DONE]\n\n'
     assert events_of(text) == [{"error": {}}]

@@ -106,6 +106,15 @@ async def test_prompts_that_are_none(prompt: Any) -> None:
         assert app.runner.steps == []
 
 
+async def test_more_answers_than_there_will_ever_be_room_for_are_no_overload() -> None:
+    async with served(max_num_seqs=2, max_waiting_requests=4) as app:
+        answer = await app.post(PATH, prompt=["a"] * 4, n=2, max_tokens=1)
+        assert (answer.status, answer.error["param"]) == (400, "prompt")
+        assert answer.headers["x-should-retry"] == "false"
+        assert app.runner.steps == []
+        assert (await app.post(PATH, prompt=["a"] * 3, n=2, max_tokens=1)).status == 200
+
+
 async def test_one_bad_prompt_stops_all() -> None:
     async with served() as app:
         answer = await app.post(PATH, prompt=["good", "x" * 3000], max_tokens=1000)

@@ -153,6 +153,6 @@ def _too_long(num_prompt_tokens: int, max_tokens: int | None, info: EngineInfo) 
         )
     return ContextLengthError(
         f"{limit}, and {num_prompt_tokens + max_tokens} were asked for ({num_prompt_tokens} in the prompt, "
-        f"{max_tokens} in max_tokens): shorten the prompt or lower max_tokens",
+        f"{max_tokens} for the answer): shorten the prompt or ask for less",
         param="max_tokens" if num_prompt_tokens < info.max_model_len else "prompt",
     )

@@ -36,6 +36,7 @@ async def completions() -> Response:
         raise InvalidRequestError("prompt_logprobs does not go with stream: true", param="prompt_logprobs")
     reply = make_reply(service, call, request, params, "cmpl-")
     given = request.prompts(service.config.max_prompts)
+    _check_room(service.engine, len(given), params.n)
     admit(service, call, request, params.n * len(given))
     prompts = await _encoded(service, request, given)
     engine = service.engine
@@ -49,6 +50,17 @@ async def completions() -> Response:
         completion, reply, generation, answered, echoes, engine.tokenizer, prompt_logprobs=prompt_logprobs
     )
     return await large_response(make) if params.wants_logprobs else json_response(make())
+
+
+def _check_room(engine: AsyncEngine, prompts: int, n: int) -> None:
+    """Refuse what can never be accepted; a 429 would have its client try for ever."""
+    most = engine.config.max_num_seqs + engine.config.max_waiting_requests
+    if prompts > 1 and prompts * n > most:
+        message = (
+            f"{prompts} prompts with n {n} ask for {prompts * n} answers; the engine takes {most} at once "
+            "(max_num_seqs + max_waiting_requests): ask for fewer"
+        )
+        raise InvalidRequestError(message, param="prompt")
 
 
 async def _encoded(

@@ -58,7 +58,7 @@ async def submit_prompts(
     service: Service, call: Call, request: GenerateRequest, prompts: Sequence[Prompt], params: SamplingParams
 ) -> Generation:
     """Give prompts to the engine. Raises what is wrong with any of them; then none of them runs on."""
-    call.field_names = request.field_names
+    call.field_names = request.names()
     options = _options(service, call, request)
     service.register(call)
     try:
@@ -81,7 +81,7 @@ async def submit_chat(
     params: SamplingParams,
 ) -> Generation:
     """Give a conversation to the engine."""
-    call.field_names = request.field_names
+    call.field_names = request.names()
     template_arguments = _those_read(service, call, template_arguments)
     if request.truncate_prompt_tokens is not None:
         rendered = await render_chat(service, call, messages, template_arguments)

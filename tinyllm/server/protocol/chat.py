@@ -101,6 +101,12 @@ class ChatRequest(Conversation, GenerateRequest):
     include_reasoning: bool = True
     """Return what the model thought in a field of its own; else leave it out."""
 
+    def names(self) -> Mapping[str, str]:
+        """Return the names it uses; of two for one thing, the one that counts."""
+        if self.max_completion_tokens is None:
+            return self.field_names
+        return {**self.field_names, "max_tokens": "max_completion_tokens"}
+
     def check(self) -> None:
         """Raise `InvalidRequestError` where fields do not go together."""
         super().check()

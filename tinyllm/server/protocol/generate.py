@@ -30,7 +30,7 @@ class GenerateRequest(RequestModel):
 
     samples: ClassVar[bool] = True
     field_names: ClassVar[Mapping[str, str]] = {}
-    """What it calls things that the engine has other names for."""
+    """What every request of its kind calls things that the engine has other names for."""
 
     stream: bool = False
     """Send the answer in pieces, as server-sent events."""
@@ -48,6 +48,10 @@ class GenerateRequest(RequestModel):
     """Also return the token ids of prompt and answers; a stream's first chunk has the prompt's."""
     return_tokens_as_token_ids: bool = False
     """Show tokens in log probabilities as token_id:N."""
+
+    def names(self) -> Mapping[str, str]:
+        """Return what this request calls things that the engine has other names for."""
+        return self.field_names
 
     def check(self) -> None:
         """Raise `InvalidRequestError` where fields do not go together."""
