@@ -29,7 +29,7 @@ RULES: dict[int, str] = {
     1: "test_contract test_every_field_of_a_chat_call_is_known",
     2: "test_fields test_harmless_fields_are_taken, test_refused_fields_are_named_and_cost_nothing",
     3: "test_fields test_unknown_fields_are_listed_or_refused",
-    4: "test_fields test_null_is_absent",
+    4: "test_fields test_null_is_absent, test_null_is_absent_in_objects_too",
     5: "test_chat test_ends; test_completions test_sixteen_tokens_unless_told_otherwise; test_contract "
     "test_a_chat_goes_on_to_the_end_of_the_context",
     6: "test_completions test_forms_of_prompts, test_prompts_that_are_none",
