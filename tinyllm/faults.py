@@ -13,6 +13,7 @@ __all__ = ["first_fault"]
 
 REWORDINGS: Final = (
     ("Field required", "is required"),
+    ("Value error, ", ""),
     ("Input should ", "must "),
     ("String should ", "must "),
     ("List should ", "must "),

@@ -54,6 +54,15 @@ def test_every_option_has_a_flag_a_text_and_a_variable(monkeypatch: pytest.Monke
         assert getattr(ServerConfig(), name) == ("one", "two")
 
 
+@pytest.mark.parametrize("given", [" ", ",", " , "])
+@pytest.mark.parametrize("name", ["api_keys", "allowed_hosts", "cors_origins"])
+def test_a_list_of_nothing_is_a_mistake(name: str, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was given keys may not be open to anybody."""
+    monkeypatch.setenv(f"TINYLLM_{name.upper()}", given)
+    with pytest.raises(ConfigError, match=f"^{name}: has nothing but commas and spaces in it"):
+        from_flags()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -30,7 +30,10 @@ OTHER_VARIABLES = {"TINYLLM_NATIVE"}
 def _split(value: Any) -> Any:
     """Read a list from a variable: its entries are separated by commas."""
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
+        parts = tuple(part.strip() for part in value.split(",") if part.strip())
+        if value and not parts:  # who gives keys that are none does not want a server that is open to anybody
+            raise ValueError("has nothing but commas and spaces in it")
+        return parts
     return value
 
 
