@@ -24,7 +24,8 @@ def bars(name: str, title: str, values: Mapping[str, Mapping[str, float]]) -> Pi
             drawn = axes.barh(ys, list(mine.values()), height=height * 0.95, color=colour, label=name)
             axes.bar_label(drawn, fmt="{:,.0f}", padding=2, fontsize=7)
         middles = [at + 0.43 - height / 2 for at in range(len(values))]
-        axes.set(title=title, yticks=middles, yticklabels=list(values))
+        axes.set(yticks=middles, yticklabels=list(values))
+        figure.suptitle(title)  # over the labels too, or a long one is cut
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         figure.legend(loc="outside lower center", ncols=3)

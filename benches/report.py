@@ -9,7 +9,7 @@ from typing import Any
 
 from tinyllm.bench.table import environment_line, markdown_table, report_lines
 
-MARKED = re.compile(r"(<!-- results ([\w-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+MARKED = re.compile(r"(<!-- results (\w+) (\S+) (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 
 
 def markdown(run: dict[str, Any]) -> str:
@@ -23,15 +23,17 @@ def markdown(run: dict[str, Any]) -> str:
 
 
 def fill_docs(page: Path, run: dict[str, Any]) -> None:
-    """Put the tables where the page has marks for them: ``comparison-DTYPE`` and ``alone-DTYPE``."""
+    """Put the tables where the page has marks for them, such as ``results comparison MODEL DTYPE``."""
     makers = {"comparison": comparison, "alone": alone}
 
     def fill(match: re.Match[str]) -> str:
-        maker, _, dtype = match[2].partition("-")
-        if dtype not in run["dtypes"] or (maker == "alone" and "tinyllm" not in run["dtypes"][dtype]):
+        mark, maker, model, dtype, end = match.groups()
+        if model != run["model"] or dtype not in run["dtypes"]:
+            return match[0]
+        if maker == "alone" and "tinyllm" not in run["dtypes"][dtype]:
             return match[0]
         lines = [environment_line(run["environment"]), "", *makers[maker](run, dtype)]
-        return match[1] + "\n".join(lines) + "\n" + match[3]
+        return mark + "\n".join(lines) + "\n" + end
 
     page.write_text(MARKED.sub(fill, page.read_text()))
 

@@ -113,21 +113,29 @@ def test_markdown_has_rates_ratios_and_failures() -> None:
 
 def test_tables_go_where_the_docs_have_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    marked = "<!-- results {}-float32 -->\n{}\n<!-- end -->\n"
-    page.write_text("a\n" + marked.format("comparison", "stale") + "b\n" + marked.format("alone", "kept"))
+    marked = "<!-- results {} {} float32 -->\n{}\n<!-- end -->\n"
+    marks = [
+        ("comparison", RUN["model"], "stale"),
+        ("alone", RUN["model"], "kept"),
+        ("comparison", "x", "other"),
+    ]
+    page.write_text("a\n".join(marked.format(*mark) for mark in marks))
     fill_docs(page, RUN)
     text = page.read_text()
     assert "stale" not in text
     assert "| 1x2x3" in text
     assert "kept" in text
+    assert "other" in text
     fill_docs(page, RUN)
     assert page.read_text() == text
 
 
 def test_the_docs_have_marks() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text()
-    for name in ("comparison-bfloat16", "alone-bfloat16", "comparison-float32", "alone-float32"):
-        assert f"<!-- results {name} -->\n" in text
+    runs = ("smollm2-135m-instruct bfloat16", "smollm2-135m-instruct float32", "qwen3-0.6b-shape bfloat16")
+    for run in runs:
+        for maker in ("comparison", "alone"):
+            assert f"<!-- results {maker} {run} -->\n" in text
 
 
 def test_the_picture_is_svg_with_every_number() -> None:
