@@ -82,17 +82,17 @@ async def submit_chat(
 ) -> Generation:
     """Give a conversation to the engine."""
     call.field_names = request.names()
-    template_arguments = _those_read(service, call, template_arguments)
     if request.truncate_prompt_tokens is not None:
         rendered = await render_chat(service, call, messages, template_arguments)
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
         return await submit_prompts(service, call, request, [ids], params)
     options = _options(service, call, request)
+    read = _those_read(service, call, template_arguments)
     service.register(call)
     stream = service.engine.chat(
         messages,
         params,
-        chat_template_kwargs=template_arguments,
+        chat_template_kwargs=read,
         special_tokens_in_messages=service.config.special_tokens_in_messages,
         request_id=service.engine_request_id(call),
         **options,
