@@ -92,6 +92,22 @@ BOMBS = {
     "deep sum": "{{ " + "x + " * 5000 + "x }}",
     "deep dots": "{{ x" + ".y" * 5000 + " }}",
     "deep if": "{% if x %}" * 500 + "{% endif %}" * 500,
+    "loop in test": "{% set b = range(100000) | list %}{{ range(100000) | select('in', b) | list | length }}",
+    "loop selectattr": "{% set b = range(99999) | list %}{{ ([{'a': -1}] * 99999) | selectattr('a', 'in', b) | list }}",
+    "loop filter of for": "{% set b = range(100000) | list %}{% for x in range(100000) if x not in b %}{% endfor %}",
+    "loop comparison": "{% set a = 'a' * 4000000 %}{% set b = a + 'b' %}{% set c = a + 'c' %}"
+    "{% for x in range(100000) if b == c %}{% endfor %}",
+    "loop select eq": "{% set a = 'a' * 2000000 %}{% set b = a + 'b' %}{% set c = a + 'c' %}"
+    "{{ ([b] * 100000) | select('eq', c) | list }}",
+    "loop lower": "{% set a = 'a' * 2000000 %}{{ ([a] * 100000) | select('lower') | list | length }}",
+    "loop sort": "{% set a = 'a' * 2000000 %}{% set l = [a + 'b'] * 20000 %}{{ l | sort | length }}",
+    "loop sort of a generator": "{% set a = 'a' * 2000000 %}{{ ([a] * 20000) | map('string') | sort | length }}",
+    "loop max": "{% set a = 'a' * 2000000 %}{{ ([a + 'a', a + 'b'] * 50000) | max | length }}",
+    "loop min": "{% set a = 'a' * 2000000 %}{{ ([a + 'a', a + 'b'] * 50000) | min | length }}",
+    "loop unique": "{% set a = 'a' * 2000000 %}{{ ([a] * 10000) | unique | list | length }}",
+    "loop groupby": "{% set a = 'a' * 2000000 %}{{ ([{'k': a}] * 10000) | groupby('k') | length }}",
+    "loop chained comparison": "{% set a = 'a' * 2000000 %}{% set b = a + '' %}"
+    "{% for x in range(100000) if 0 < x and b >= a >= b %}{% endfor %}",
     "deep for": "{% for x in [1] %}" * 50 + "{% endfor %}" * 50,
     "long source": "x" * 100_001,
     "dense source": "{{ x + y }}" * 9000,

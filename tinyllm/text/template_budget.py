@@ -16,6 +16,7 @@ __all__ = [
     "MAX_SECONDS",
     "Budget",
     "LimitError",
+    "charge_for",
     "check_bits",
     "check_format",
     "check_join",
@@ -122,6 +123,12 @@ def spend(budget: Budget) -> Iterator[None]:
 def current_budget() -> Budget:
     """Return the budget of the rendering that goes on in this context."""
     return _budget.get()
+
+
+def charge_for(*values: object) -> None:
+    """Count an operation that looks at all of these values, which may share parts and be looked at often."""
+    budget = current_budget()
+    budget.charge(budget.size_of(*values))
 
 
 def check_bits(bits: int) -> None:

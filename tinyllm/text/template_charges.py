@@ -8,12 +8,14 @@ charges is bounded by the size of its values, and that is bounded too.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
-from tinyllm.text.template_budget import ITEM_SIZE, LimitError, current_budget
+from tinyllm.text.template_budget import ITEM_SIZE, LimitError, charge_for, current_budget
 
 __all__ = ["CHARGES", "MAX_SOURCE_CHARACTERS", "charged"]
 
@@ -60,6 +62,12 @@ class _Charges(NodeTransformer):
         self.generic_visit(node)
         return _filter(nodes.List(node.nodes, lineno=node.lineno), "concat it")
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        operators = nodes.Const(tuple(operand.op for operand in node.ops), lineno=node.lineno)
+        values = nodes.List([node.expr, *(operand.expr for operand in node.ops)], lineno=node.lineno)
+        return _filter(values, "compare them", operators)
+
     def _charged_body(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
         size = sum(len(data.data) for data in node.find_all(nodes.TemplateData)) + ITEM_SIZE
         self.generic_visit(node)
@@ -72,8 +80,8 @@ class _Charges(NodeTransformer):
         return _filter(node, "keep it")
 
 
-def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+def _filter(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(node, name, list(arguments), [], None, None, lineno=node.lineno)
 
 
 def _check_shape(template: nodes.Template) -> None:
@@ -104,6 +112,30 @@ def _concat(values: list[Any]) -> str:
     return budget.keep("".join(map(str, values)))
 
 
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda left, right: left in right,
+    "notin": lambda left, right: left not in right,
+}
+"""By jinja's names."""
+
+
+def _compare(values: list[Any], operators: tuple[str, ...]) -> Any:
+    """Compare each value with the next, as long as that is true. It may take as long as they are large."""
+    result: Any = True
+    for name, left, right in zip(operators, values, values[1:], strict=False):
+        charge_for(left, right)
+        result = _OPERATORS[name](left, right)
+        if not result:
+            break
+    return result
+
+
 # Names with a space, so that no template can call them.
-CHARGES: Final = {"charge it": _charge, "keep it": _keep, "concat it": _concat}
+CHARGES: Final = {"charge it": _charge, "keep it": _keep, "concat it": _concat, "compare them": _compare}
 """The filters that do the charging."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from jinja2.utils import Namespace
 from tinyllm.text.template_budget import (
     ITEM_SIZE,
     LimitError,
+    charge_for,
     check_format,
     check_join,
     check_replace,
@@ -22,10 +23,18 @@ from tinyllm.text.template_budget import (
     current_budget,
 )
 
-__all__ = ["GLOBALS", "RefusedError", "bounded_filters"]
+__all__ = ["GLOBALS", "RefusedError", "bounded_filters", "bounded_tests"]
 
 _REMOVED: Final = ("pprint", "urlize", "xmlattr")
 _SIZED: Final = ("batch", "center", "indent", "round", "slice", "truncate", "wordwrap")
+
+_ORDERING: Final = ("dictsort", "groupby", "max", "min", "sort", "unique")
+"""Filters that compare what they are given."""
+_COMPARING: Final = (
+    *("==", "!=", ">", ">=", "<", "<=", "eq", "ne", "gt", "ge", "lt", "le"),
+    *("equalto", "greaterthan", "lessthan", "in", "lower", "upper"),
+)
+"""Tests that look at all of a value; the others look at its kind, or at a number."""
 
 Filter = Callable[..., Any]
 
@@ -36,7 +45,25 @@ def bounded_filters(jinja: Mapping[str, Filter]) -> dict[str, Filter]:
     filters |= {"join": _join, "replace": _replace, "string": _string, "sum": _sum}
     filters |= {"format": _format, "tojson": _tojson}
     filters |= {name: _with_small_sizes(filters[name]) for name in _SIZED}
+    filters |= {name: _with_charged_input(filters[name]) for name in _ORDERING}
     return {name: _kept(function) for name, function in filters.items()}
+
+
+def bounded_tests(jinja: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Jinja's tests, each charging for what it looks at."""
+    return {name: _charged_test(function, name in _COMPARING) for name, function in jinja.items()}
+
+
+def _charged_test(test: Filter, looks_at_all: bool) -> Filter:
+    @functools.wraps(test)  # with Jinja's marks of who wants the environment
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        if looks_at_all:
+            charge_for(*args, *kwargs.values())
+        else:
+            current_budget().charge(ITEM_SIZE)
+        return test(*args, **kwargs)
+
+    return charged
 
 
 def _kept(function: Filter) -> Filter:
@@ -64,6 +91,18 @@ def _with_small_sizes(function: Filter) -> Filter:
         return function(value, *args, **kwargs)
 
     return checked
+
+
+def _with_charged_input(function: Filter) -> Filter:
+    """Charge for all of what a filter is to put in order. Its first arguments may be Jinja's own."""
+
+    @functools.wraps(function)
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        given = [list(value) if isinstance(value, Iterator) else value for value in args]
+        charge_for(*given)
+        return function(*given, **kwargs)
+
+    return charged
 
 
 def _join(value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:

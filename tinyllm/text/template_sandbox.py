@@ -21,7 +21,7 @@ from tinyllm.text.template_budget import (
     current_budget,
 )
 from tinyllm.text.template_charges import CHARGES, MAX_SOURCE_CHARACTERS, charged
-from tinyllm.text.template_filters import GLOBALS, bounded_filters
+from tinyllm.text.template_filters import GLOBALS, bounded_filters, bounded_tests
 
 __all__ = ["SandboxEnvironment"]
 
@@ -46,6 +46,7 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         )
         del self.globals["lipsum"]
         self.filters = bounded_filters(self.filters) | CHARGES
+        self.tests = bounded_tests(self.tests)
         self.globals |= GLOBALS
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
