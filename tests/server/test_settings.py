@@ -61,6 +61,8 @@ def test_a_list_of_nothing_is_a_mistake(name: str, given: str, monkeypatch: pyte
     monkeypatch.setenv(f"TINYLLM_{name.upper()}", given)
     with pytest.raises(ConfigError, match=f"^{name}: has nothing but commas and spaces in it"):
         from_flags()
+    with pytest.raises(ConfigError, match=name):
+        ServerConfig(**{name: [given]})
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def _split(value: Any) -> Any:
     return value
 
 
-_Name = Annotated[str, Field(pattern=r"^\P{C}+$")]
-"""Shown to clients and in logs, so without control characters."""
+_Name = Annotated[str, Field(pattern=r"^\P{C}*[^\s,\p{C}]\P{C}*$")]
+"""Shown to clients and in logs, so without control characters; not of commas and spaces alone."""
 _Origin = Annotated[str, Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+)$")]
 """As browsers write it: nothing else would ever be equal to what they send."""
 Names = Annotated[tuple[_Name, ...], NoDecode, BeforeValidator(_split)]
