@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is imported. Threads that spin long are a hundred times slower beside other processes.
@@ -70,3 +72,16 @@ def demo_model() -> Path:
 
     open_model(None, progress=False)
     return cache_directory()
+
+
+@pytest.fixture
+def signals_are_heard() -> Iterator[None]:
+    """A background job inherits that SIGINT is ignored, one under nohup SIGHUP, and so would its servers."""
+    numbers = (signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    for number, handler in zip(numbers, before, strict=True):
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)

@@ -160,20 +160,7 @@ def test_health_answers_while_streams_run(server: ServerProcess) -> None:
     server.wait_idle()
 
 
-@pytest.fixture
-def _signals_are_heard() -> Iterator[None]:
-    """A background job inherits that SIGINT is ignored, one under nohup SIGHUP, and so would its servers."""
-    numbers = (signal.SIGINT, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    for number, handler in zip(numbers, before, strict=True):
-        if handler is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("_signals_are_heard")
+@pytest.mark.usefixtures("signals_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_an_idle_server_ends_at_once(number: int) -> None:
     with paced() as server:
@@ -260,7 +247,7 @@ sys.exit(main.main(["serve"]))
 """
 
 
-@pytest.mark.usefixtures("_signals_are_heard")
+@pytest.mark.usefixtures("signals_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_before_there_is_a_server(number: int) -> None:
     command = (sys.executable, "-c", STILL_STARTING)

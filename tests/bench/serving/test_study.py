@@ -128,6 +128,7 @@ def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
     assert "no such option" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.usefixtures("signals_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_study_that_is_ended_keeps_what_it_has_and_ends_its_servers(
     number: int, tiny_llama: Path, tmp_path: Path
