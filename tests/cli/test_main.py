@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -246,3 +247,10 @@ def test_an_answer_may_fill_a_context_shorter_than_the_usual_answer(
 def test_a_second_interrupt_at_the_prompt_ends(chat_model: list[str], type_lines: Any) -> None:
     type_lines(KeyboardInterrupt, KeyboardInterrupt, "never asked")
     assert main(["chat", *chat_model]) == 0
+
+
+def test_serve_leaves_signals_as_they_were_when_it_does_not_start() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    assert main(["serve", "--config", "no-such-file.toml"]) == 2
+    assert [signal.getsignal(number) for number in numbers] == before

@@ -133,3 +133,4 @@ def test_the_page_shows_at_once(
             f"all {sorted(map(round, paints))}"
         )
     assert min(paints) < 300  # the page's own time; the others also show what else the machine does
+    assert statistics.median(paints) < (1000 if os.environ.get("CI") else 600)

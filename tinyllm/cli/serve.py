@@ -7,10 +7,13 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tinyllm.errors import TinyLLMError
+from tinyllm.server.signals import ending_signals
 
 if TYPE_CHECKING:
     from tinyllm.server.settings import ServerConfig
@@ -41,7 +44,11 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes. 0: a signal; 1: the engine died; 2: options or model are no good."""
-    _end_on_signals()
+    with _ended_by_signals():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     from tinyllm.cli.options import server_config
     from tinyllm.server.logs import set_up_logs, warn_of_unknown_variables
     from tinyllm.server.run import EXIT_USAGE
@@ -57,11 +64,15 @@ def run(args: argparse.Namespace) -> int:
     return asyncio.run(_serve(config))
 
 
-def _end_on_signals() -> None:
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
     """End as a server does that has nothing to finish, until the server itself listens to signals."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
-            signal.signal(number, _end)
+    before = {number: signal.signal(number, _end) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -27,8 +27,8 @@ def load_model(
     check: Callable[[], None] = lambda: None,
 ) -> CausalLM:
     """Load the weights in ``dtype`` onto ``device``; ``progress`` shows a bar on standard error.
-    ``check`` is called after each tensor; what it raises ends the loading.
 
+    ``check`` is called after each tensor; what it raises ends the loading.
     Each tensor is read into the memory it stays in; a packed layer is packed, and its unpacked form freed,
     before the next is read. Raises `UnsupportedModelError` for an unknown architecture, and `CheckpointError`
     when a file is not what it was when it was checked.

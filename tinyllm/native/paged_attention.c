@@ -21,7 +21,7 @@ enum { FEW = 4, MANY = 8 };
 enum { GROUPS = 4, SPAN = LANES * GROUPS, PART = 512, MAX_DIM = 256, LINE = 64 };
 
 /* What is multiplied: float32 by float32; float32 by bfloat16; bfloat16 by bfloat16, with weights rounded to it. */
-enum { FLOATS, MIXED, PAIRS, NUM_MODES };
+enum { FLOATS, MIXED, PAIRS };
 
 static const float MASKED = -1e30f;
 
@@ -89,7 +89,6 @@ INLINE void absorb_span(tile_state *state, const factors *q, float scale, const 
             }
         vec top = max_of(max_of(score[r][0], score[r][1]), max_of(score[r][2], score[r][3]));
         float highest = horizontal_max(top);
-        highest = highest > state->max[r] ? highest : state->max[r];
         if (highest > state->max[r]) {
             float shrink = exp_nonpositive(splat(state->max[r] - highest))[0];
             state->max[r] = highest;
@@ -98,7 +97,7 @@ INLINE void absorb_span(tile_state *state, const factors *q, float scale, const 
         }
         vec total = splat(0);
         for (int g = 0; g < GROUPS; g++) {
-            vec w = exp_nonpositive(score[r][g] - highest);
+            vec w = exp_nonpositive(score[r][g] - state->max[r]);
             total += w;
             if (mode == PAIRS) store_normal(weight.half[r], g * LANES, w);
             else store(weight.one[r], g * LANES, w, 0);

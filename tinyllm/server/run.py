@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -18,6 +17,7 @@ from tinyllm.server.logs import LoopFaults
 from tinyllm.server.posture import check_posture, describe_posture
 from tinyllm.server.service import Service
 from tinyllm.server.settings import ServerConfig
+from tinyllm.server.signals import ending_signals
 
 if TYPE_CHECKING:
     from tinyllm.engine.async_engine import AsyncEngine
@@ -110,9 +110,7 @@ class _Signals:
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
-        self._numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            self._numbers.append(signal.SIGHUP)
+        self._numbers = ending_signals()
 
     def __enter__(self) -> _Signals:
         for number in self._numbers:

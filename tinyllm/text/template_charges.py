@@ -1,9 +1,9 @@
-"""A chat template's source, changed before it is compiled: what repeats or builds a value is charged for.
+"""A chat template's source, changed before it is compiled: what repeats, builds or compares is charged for.
 
 Jinja's own sandbox keeps templates from reaching Python's internals, but lets them run and grow for ever, and
 a thread that runs one cannot be stopped. So every loop body and every macro begins with a charge to a
-`Budget`, and every expression that builds a new value goes through one. What a template does between two
-charges is bounded by the size of its values, and that is bounded too.
+`Budget`, and every expression that builds a new value, or compares values, goes through one. What a template
+does between two charges is bounded by the size of its values, and that is bounded too.
 """
 
 from __future__ import annotations
@@ -32,25 +32,21 @@ def charged(template: nodes.Template) -> nodes.Template:
 
 
 class _Charges(NodeTransformer):
-    """Puts a charge at the start of what repeats, and around what builds a value."""
+    """Puts a charge at the start of what repeats, and around what builds a value or compares some."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        return self._charged_body(node)
+    def _charged_body(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
+        size = sum(len(data.data) for data in node.find_all(nodes.TemplateData)) + ITEM_SIZE
+        self.generic_visit(node)
+        charge = _filter(nodes.Const(size, lineno=node.lineno), "charge it")
+        node.body.insert(0, nodes.ExprStmt(charge, lineno=node.lineno))
+        return node
 
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._charged_body(node)
+    def _kept(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(node, "keep it")
 
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._charged_body(node)
-
-    def visit_Block(self, node: nodes.Block) -> nodes.Node:
-        return self._charged_body(node)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        return self._kept(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        return self._kept(node)
+    visit_For = visit_Macro = visit_CallBlock = visit_Block = _charged_body
+    visit_List = visit_Dict = _kept
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return self._kept(node) if node.ctx == "load" else node
@@ -67,17 +63,6 @@ class _Charges(NodeTransformer):
         operators = nodes.Const(tuple(operand.op for operand in node.ops), lineno=node.lineno)
         values = nodes.List([node.expr, *(operand.expr for operand in node.ops)], lineno=node.lineno)
         return _filter(values, "compare them", operators)
-
-    def _charged_body(self, node: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> nodes.Node:
-        size = sum(len(data.data) for data in node.find_all(nodes.TemplateData)) + ITEM_SIZE
-        self.generic_visit(node)
-        charge = _filter(nodes.Const(size, lineno=node.lineno), "charge it")
-        node.body.insert(0, nodes.ExprStmt(charge, lineno=node.lineno))
-        return node
-
-    def _kept(self, node: nodes.Expr) -> nodes.Node:
-        self.generic_visit(node)
-        return _filter(node, "keep it")
 
 
 def _filter(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:

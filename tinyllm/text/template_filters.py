@@ -51,23 +51,12 @@ def bounded_filters(jinja: Mapping[str, Filter]) -> dict[str, Filter]:
 
 def bounded_tests(jinja: Mapping[str, Any]) -> dict[str, Any]:
     """Return Jinja's tests, each charging for what it looks at."""
-    return {name: _charged_test(function, name in _COMPARING) for name, function in jinja.items()}
-
-
-def _charged_test(test: Filter, looks_at_all: bool) -> Filter:
-    @functools.wraps(test)  # with Jinja's marks of who wants the environment
-    def charged(*args: Any, **kwargs: Any) -> Any:
-        if looks_at_all:
-            charge_for(*args, *kwargs.values())
-        else:
-            current_budget().charge(ITEM_SIZE)
-        return test(*args, **kwargs)
-
-    return charged
+    tests = {**jinja, **{name: _with_charged_input(jinja[name]) for name in _COMPARING}}
+    return {name: _kept(function) for name, function in tests.items()}
 
 
 def _kept(function: Filter) -> Filter:
-    """Count what a filter makes."""
+    """Count what a filter or test makes."""
 
     @functools.wraps(function)  # with Jinja's marks of who wants the context
     def kept(*args: Any, **kwargs: Any) -> Any:
@@ -94,12 +83,12 @@ def _with_small_sizes(function: Filter) -> Filter:
 
 
 def _with_charged_input(function: Filter) -> Filter:
-    """Charge for all of what a filter is to put in order. Its first arguments may be Jinja's own."""
+    """Charge for all that a function compares. Its first argument may be Jinja's own."""
 
     @functools.wraps(function)
     def charged(*args: Any, **kwargs: Any) -> Any:
         given = [list(value) if isinstance(value, Iterator) else value for value in args]
-        charge_for(*given)
+        charge_for(*given, *kwargs.values())
         return function(*given, **kwargs)
 
     return charged
