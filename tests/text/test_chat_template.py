@@ -128,6 +128,7 @@ HELPERS = {
     "sets": "{% set x %}{{ messages[0].role }}!{% endset %}{{ x }}{% with y = 2 %}{{ y }}{% endwith %}",
     "filter block": "{% filter upper %}abc{{ messages[0].role }}{% endfilter %}",
     "numbers": "{{ 7 // 2 }}{{ 7 % 3 }}{{ 2 ** 10 }}{{ -3 | abs }}{{ 1.5 + 2 }}{{ 10 / 4 }}{{ range(3) | list }}",
+    "chains": "{{ 1 > 2 > nothing.x }}{{ 1 < 2 < 3 }}{{ 1 < 2 in [2] }}{{ 'a' in 'abc' in ['abc'] }}{{ 3 != 3 == 1 // 0 }}",
     "recursion": "{% for m in [[1, [2]]] recursive %}{{ loop(m) if m is iterable else m }}{% endfor %}",
     "special tokens": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}",
     "undefined": "{{ nothing }}{{ messages[0].nothing }}{% if nothing %}x{% endif %}",

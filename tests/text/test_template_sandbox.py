@@ -94,6 +94,9 @@ BOMBS = {
     "deep if": "{% if x %}" * 500 + "{% endif %}" * 500,
     "loop in test": "{% set b = range(100000) | list %}{{ range(100000) | select('in', b) | list | length }}",
     "loop in by name": "{% set b = range(100000) | list %}{{ range(100000) | select('in', seq=b) | list | length }}",
+    "loop cheap filter of for": "{% for x in range(100000) if "
+    + " or ".join(["x in [-1]"] * 20)
+    + " %}{% endfor %}",
     "loop selectattr": "{% set b = range(99999) | list %}{{ ([{'a': -1}] * 99999) | selectattr('a', 'in', b) | list }}",
     "loop filter of for": "{% set b = range(100000) | list %}{% for x in range(100000) if x not in b %}{% endfor %}",
     "loop comparison": "{% set a = 'a' * 4000000 %}{% set b = a + 'b' %}{% set c = a + 'c' %}"

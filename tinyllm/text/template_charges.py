@@ -8,8 +8,6 @@ does between two charges is bounded by the size of its values, and that is bound
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -45,7 +43,12 @@ class _Charges(NodeTransformer):
         self.generic_visit(node)
         return _filter(node, "keep it")
 
-    visit_For = visit_Macro = visit_CallBlock = visit_Block = _charged_body
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        if isinstance(node.test, nodes.Expr):
+            node.test = _filter(node.test, "tick it")
+        return self._charged_body(node)
+
+    visit_Macro = visit_CallBlock = visit_Block = _charged_body
     visit_List = visit_Dict = _kept
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
@@ -60,13 +63,14 @@ class _Charges(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        operators = nodes.Const(tuple(operand.op for operand in node.ops), lineno=node.lineno)
-        values = nodes.List([node.expr, *(operand.expr for operand in node.ops)], lineno=node.lineno)
-        return _filter(values, "compare them", operators)
+        node.expr = _filter(node.expr, "weigh it")
+        for operand in node.ops:
+            operand.expr = _filter(operand.expr, "weigh it")
+        return node
 
 
-def _filter(node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:
-    return nodes.Filter(node, name, list(arguments), [], None, None, lineno=node.lineno)
+def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 def _check_shape(template: nodes.Template) -> None:
@@ -97,30 +101,24 @@ def _concat(values: list[Any]) -> str:
     return budget.keep("".join(map(str, values)))
 
 
-_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "in": lambda left, right: left in right,
-    "notin": lambda left, right: left not in right,
-}
-"""By jinja's names."""
+def _weigh(value: Any) -> Any:
+    """Count a value that is compared, which may take as long as it is large."""
+    charge_for(value)
+    return value
 
 
-def _compare(values: list[Any], operators: tuple[str, ...]) -> Any:
-    """Compare each value with the next, as long as that is true. It may take as long as they are large."""
-    result: Any = True
-    for name, left, right in zip(operators, values, values[1:], strict=False):
-        charge_for(left, right)
-        result = _OPERATORS[name](left, right)
-        if not result:
-            break
-    return result
+def _tick(value: Any) -> Any:
+    """Count a step that makes nothing."""
+    current_budget().charge(ITEM_SIZE)
+    return value
 
 
 # Names with a space, so that no template can call them.
-CHARGES: Final = {"charge it": _charge, "keep it": _keep, "concat it": _concat, "compare them": _compare}
+CHARGES: Final = {
+    "charge it": _charge,
+    "keep it": _keep,
+    "concat it": _concat,
+    "weigh it": _weigh,
+    "tick it": _tick,
+}
 """The filters that do the charging."""

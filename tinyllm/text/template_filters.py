@@ -87,11 +87,16 @@ def _with_charged_input(function: Filter) -> Filter:
 
     @functools.wraps(function)
     def charged(*args: Any, **kwargs: Any) -> Any:
-        given = [list(value) if isinstance(value, Iterator) else value for value in args]
-        charge_for(*given, *kwargs.values())
-        return function(*given, **kwargs)
+        given = [_listed(value) for value in args]
+        named = {name: _listed(value) for name, value in kwargs.items()}
+        charge_for(*given, *named.values())
+        return function(*given, **named)
 
     return charged
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterator) else value
 
 
 def _join(value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
