@@ -70,6 +70,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=default_num_threads(), help="of every server")
     parser.add_argument("--context", type=int, default=2048, help="longest prompt with its answer")
     parser.add_argument("--num-prompts", type=int, default=300, help="requests of a window of the trace")
+    parser.add_argument("--max-input-len", type=int, default=512, help="longest prompt of the trace")
+    parser.add_argument("--max-output-len", type=int, default=128, help="longest answer of the trace")
     parser.add_argument("--windows", type=int, default=3, help="of the trace; 0 leaves it out")
     parser.add_argument("--requests", type=int, default=64, help="of each other load, about")
     parser.add_argument("--rate", type=float, default=3.0, help="of short requests beside long prefill")

@@ -95,8 +95,8 @@ class Loads:
         return DatasetOptions(
             dataset_name="burstgpt",
             num_prompts=args.num_prompts,
-            max_input_len=min(512, longest * 3 // 4),
-            max_output_len=min(128, longest // 4),
+            max_input_len=min(args.max_input_len, longest * 3 // 4),
+            max_output_len=min(args.max_output_len, longest // 4),
             num_warmups=4,
             tokenizer=str(args.model),
             seed=args.seed,
