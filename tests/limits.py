@@ -14,7 +14,7 @@ import pytest
 from tinyllm.bench.environment import peak_memory
 from tinyllm.errors import ArtifactError
 
-__all__ = ["refused_within_limits"]
+__all__ = ["MAX_BYTES", "MAX_SECONDS", "refused_within_limits"]
 
 MAX_SECONDS: Final = 2.0
 MAX_WAIT: Final = 20.0

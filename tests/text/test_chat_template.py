@@ -297,13 +297,6 @@ def test_faults_of_a_template_are_named(source: str, message: str) -> None:
         render(source)
 
 
-def test_compiled_templates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    templates = ChatTemplates({"default": CONTENTS})
-    first = templates.render([USER])
-    monkeypatch.setattr(templates._environment, "from_string", None)
-    assert templates.render([USER]) == first
-
-
 def test_messages_are_not_changed(tmp_path: Path) -> None:
     messages: list[dict[str, Any]] = [USER, {**TWO_CALLS}, {"role": "assistant", "content": "so"}]
     before = repr(messages)

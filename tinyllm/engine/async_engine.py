@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -250,10 +250,12 @@ class AsyncEngine(EngineLifecycle):
         )
         return await self._on_worker(render, long=is_long(messages, tools))
 
-    def template_uses(self, variable: str) -> bool:
-        """Return whether the model's chat template reads a variable, such as ``enable_thinking``."""
+    async def template_reads(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of the variables' names, such as ``enable_thinking``, that the chat template reads."""
         templates = self._check_running().chat_templates
-        return templates is not None and templates.uses(variable)
+        if templates is None or not names:
+            return frozenset()
+        return await self._on_worker(lambda: frozenset(filter(templates.uses, names)), long=False)
 
     async def _on_worker(self, function: Callable[[], T], *, long: bool) -> T:
         """Call a function on a helper thread; not at all, if the caller has gone before its turn comes."""

@@ -87,7 +87,7 @@ async def submit_chat(
         ids = list(rendered.token_ids)[-request.truncate_prompt_tokens :]
         return await submit_prompts(service, call, request, [ids], params)
     options = _options(service, call, request)
-    read = _those_read(service, call, template_arguments)
+    read = await _those_read(service, call, template_arguments)
     service.register(call)
     stream = service.engine.chat(
         messages,
@@ -110,19 +110,16 @@ async def render_chat(
     """Return the prompt of a conversation."""
     return await service.engine.render_chat(
         messages,
-        chat_template_kwargs=_those_read(service, call, template_arguments),
+        chat_template_kwargs=await _those_read(service, call, template_arguments),
         special_tokens_in_messages=service.config.special_tokens_in_messages,
     )
 
 
-def _those_read(service: Service, call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
+async def _those_read(service: Service, call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out, and note as ignored, variables that this model's chat template does not read."""
-    engine = service.engine
-    unread = {
-        name: _field_of_variable(call, name)
-        for name in arguments
-        if name not in RESERVED_VARIABLES and not engine.template_uses(name)
-    }
+    asked = arguments.keys() - RESERVED_VARIABLES
+    unread_names = asked - await service.engine.template_reads(asked)
+    unread = {name: _field_of_variable(call, name) for name in arguments if name in unread_names}
     if unread and service.config.strict_fields:
         given = next(iter(unread.values()))[:80]
         raise InvalidRequestError(f"{given}: this model's chat template does not read it", param=given)

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from tinyllm.errors import InvalidRequestError
 
-__all__ = ["data_size", "plain_data", "plain_messages", "plain_tools"]
+__all__ = ["plain_data", "plain_messages", "plain_tools"]
 
 MAX_MESSAGES: Final = 4096
 MAX_DEPTH: Final = 32
 MAX_SIZE: Final = 8 << 20
 """Characters of all messages, with `ITEM_SIZE` for each other value."""
 ITEM_SIZE: Final = 8
+MAX_INTEGER_BITS: Final = 14_000
+"""Python writes no longer numbers as text."""
 
 _ROLE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
@@ -36,7 +38,7 @@ def plain_messages(messages: object, *, parts: bool, arguments_as_text: bool) ->
     if len(messages) > MAX_MESSAGES:
         raise _fault(f"there are {len(messages):,} messages; at most {MAX_MESSAGES:,} are allowed")
     plain = [_message(i, message, parts, arguments_as_text) for i, message in enumerate(messages)]
-    if data_size(plain) > MAX_SIZE:
+    if _data_size(plain) > MAX_SIZE:
         raise _fault(f"the messages are larger than {MAX_SIZE:,} characters")
     return plain
 
@@ -48,7 +50,7 @@ def plain_tools(tools: object) -> list[Any] | None:
     if not isinstance(tools, Sequence) or not all(isinstance(tool, Mapping) for tool in tools):
         raise InvalidRequestError("tools must be a list of objects.", param="tools")
     plain = plain_data(list(tools), "tools")
-    if data_size(plain) > MAX_SIZE:
+    if _data_size(plain) > MAX_SIZE:
         raise InvalidRequestError(f"tools is larger than {MAX_SIZE:,} characters.", param="tools")
     return plain or None
 
@@ -59,6 +61,8 @@ def plain_data(value: object, param: str, depth: int = 0) -> Any:
         raise InvalidRequestError(f"{param} is nested more than {MAX_DEPTH} deep.", param=param)
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        raise InvalidRequestError(f"{param} has a number that is too long.", param=param)
     for scalar in (str, int, float):
         if isinstance(value, scalar):
             return value if type(value) is scalar else scalar(value)
@@ -71,7 +75,7 @@ def plain_data(value: object, param: str, depth: int = 0) -> Any:
     raise InvalidRequestError(f"{param} has a {type(value).__name__}, which is not JSON.", param=param)
 
 
-def data_size(value: object) -> int:
+def _data_size(value: object) -> int:
     """Return the characters of all strings in plain data, and a little for everything else."""
     size, waiting = 0, [value]
     while waiting:

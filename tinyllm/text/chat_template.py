@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from jinja2 import Template, TemplateSyntaxError, meta, nodes
-
-from tinyllm.errors import ChatTemplateError, InvalidRequestError, TinyLLMError
-from tinyllm.text.chat_messages import data_size, plain_data, plain_messages, plain_tools
-from tinyllm.text.template_budget import MAX_SECONDS, Budget, LimitError, spend
-from tinyllm.text.template_filters import RefusedError
-from tinyllm.text.template_sandbox import SandboxEnvironment
+from tinyllm.errors import ChatTemplateError, InvalidRequestError
+from tinyllm.text.chat_messages import plain_data, plain_messages, plain_tools
+from tinyllm.text.template_process import TemplateProcess, shared_process
 
 if TYPE_CHECKING:
     from tinyllm.artifacts.model import ModelArtifacts
@@ -30,16 +25,14 @@ _UNFINISHED: Final = "\ue000unfinished\ue001 "
 """Put after a message that the model is to continue. Its space shows whether a template strips contents."""
 
 
-_T = TypeVar("_T")
-
-
 @dataclass(frozen=True, slots=True)
-class _Compiled:
-    """A template, and what its source tells about the messages it expects."""
+class _Facts:
+    """What a template's source tells."""
 
-    template: Template
     variables: frozenset[str]
     """Names it uses without defining them."""
+    helpers: frozenset[str]
+    """Names that every template finds defined."""
     takes_parts: bool
     """It goes through contents part by part."""
     takes_argument_text: bool
@@ -47,24 +40,23 @@ class _Compiled:
 
 
 class ChatTemplates:
-    """A model's chat templates. Thread-safe; compiled templates are kept."""
+    """A model's chat templates. Thread-safe. They are compiled and run in a `TemplateProcess`."""
 
     def __init__(
         self,
         templates: Mapping[str, str],
         special_tokens: Mapping[str, str] | None = None,
         *,
-        max_seconds: float = MAX_SECONDS,
+        process: TemplateProcess | None = None,
     ) -> None:
         """Take Jinja sources by name, and the special tokens' texts by name (``bos_token``, ...).
 
-        ``max_seconds`` is the processor time that one rendering may take.
+        Without ``process`` they run in the one that all models share.
         """
-        self._max_seconds = max_seconds
         self._templates = dict(templates)
         self._special_tokens = dict(special_tokens or {})
-        self._environment = SandboxEnvironment()
-        self._compiled: dict[str, _Compiled] = {}
+        self._process = process or shared_process()
+        self._known: dict[str, _Facts] = {}
 
     @classmethod
     def for_model(
@@ -85,7 +77,7 @@ class ChatTemplates:
         What it does not read has no effect on it, so a caller can refuse it.
         """
         tools: list[object] | None = [{}] if variable == "tools" else None
-        return variable in self._compile(self._choose(name, tools)).variables
+        return variable in self._facts(self._choose(name, tools)).variables
 
     def render(
         self,
@@ -118,33 +110,19 @@ class ChatTemplates:
                 "continue_final_message needs add_generation_prompt=False.", param="continue_final_message"
             )
         plain_tool_list = plain_tools(tools)
-        compiled = self._compile(self._choose(name, plain_tool_list))
-        plain = plain_messages(
-            messages, parts=compiled.takes_parts, arguments_as_text=compiled.takes_argument_text
-        )
-        own = self._variables(variables)
+        chosen = self._choose(name, plain_tool_list)
+        facts = self._facts(chosen)
+        plain = plain_messages(messages, parts=facts.takes_parts, arguments_as_text=facts.takes_argument_text)
+        own = _own_variables(variables, RESERVED_VARIABLES | facts.helpers)
         if mark is not None:
             plain = [{**mark(message), "role": message["role"]} for message in plain]
             plain_tool_list, own = mark(plain_tool_list), mark(own)
         if continue_final_message:
             _mark_unfinished(plain[-1])
-        text = self._run(
-            compiled.template,
-            {"documents": None}
-            | self._special_tokens
-            | own
-            | {"messages": plain, "tools": plain_tool_list, "add_generation_prompt": add_generation_prompt},
-        )
-        return _cut_unfinished(text) if continue_final_message else text
-
-    def _variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        reserved = (RESERVED_VARIABLES | self._environment.globals.keys()) & variables.keys()
-        if reserved:
-            raise InvalidRequestError(
-                f"A chat template variable cannot be named {min(reserved)!r}.", param="chat_template_kwargs"
-            )
-        own: dict[str, Any] = plain_data(variables, "chat_template_kwargs")
-        return own
+        given = {"messages": plain, "tools": plain_tool_list, "add_generation_prompt": add_generation_prompt}
+        everything = {"documents": None} | self._special_tokens | own | given
+        answer = self._process.ask({"source": self._templates[chosen], "variables": everything})
+        return _cut_unfinished(answer["text"]) if continue_final_message else str(answer["text"])
 
     def _choose(self, name: str | None, tools: object) -> str:
         """Return the name of the template to use."""
@@ -161,43 +139,26 @@ class ChatTemplates:
             )
         return name
 
-    def _compile(self, name: str) -> _Compiled:
-        if (compiled := self._compiled.get(name)) is None:
-            source = self._templates[name]
-            compiled = _contained(lambda: _compiled(self._environment, source))
-            self._compiled[name] = compiled
-        return compiled
-
-    def _run(self, template: Template, variables: Mapping[str, Any]) -> str:
-        size = data_size([variables[key] for key in ("messages", "tools")])
-
-        def render() -> str:
-            with spend(Budget(size, seconds=self._max_seconds)):
-                return template.render(variables)
-
-        return _contained(render)
+    def _facts(self, name: str) -> _Facts:
+        if (facts := self._known.get(name)) is None:
+            answer = self._process.ask({"source": self._templates[name]})
+            facts = _Facts(
+                frozenset(answer["variables"]),
+                frozenset(answer["helpers"]),
+                answer["takes_parts"],
+                answer["takes_argument_text"],
+            )
+            self._known[name] = facts
+        return facts
 
 
-def _compiled(environment: SandboxEnvironment, source: str) -> _Compiled:
-    tree = environment.parse(source)
-    return _Compiled(
-        variables=frozenset(meta.find_undeclared_variables(tree)),
-        template=environment.from_string(tree),
-        takes_parts=any(_names_content(loop.iter) for loop in tree.find_all(nodes.For)),
-        takes_argument_text=re.search(r"arguments\s+is\s+(not\s+)?string", source) is not None,
-    )
-
-
-def _names_content(expression: nodes.Node) -> bool:
-    """Return whether ``content``, ``message.content`` or ``message['content']`` is the thing looped over."""
-    match expression:
-        case nodes.Name(name="content") | nodes.Getattr(attr="content"):
-            return True
-        case nodes.Getitem(arg=nodes.Const(value="content")):
-            return True
-        case nodes.Filter(node=nodes.Node() as inner):
-            return inner is not None and _names_content(inner)
-    return False
+def _own_variables(variables: Mapping[str, Any], reserved: frozenset[str]) -> dict[str, Any]:
+    if taken := reserved & variables.keys():
+        raise InvalidRequestError(
+            f"A chat template variable cannot be named {min(taken)!r}.", param="chat_template_kwargs"
+        )
+    own: dict[str, Any] = plain_data(variables, "chat_template_kwargs")
+    return own
 
 
 def _mark_unfinished(message: dict[str, Any]) -> None:
@@ -218,25 +179,3 @@ def _cut_unfinished(text: str) -> str:
         )
     is_exact = text.startswith(_UNFINISHED, position)
     return text[:position] if is_exact else text[:position].rstrip()
-
-
-def _contained(run: Callable[[], _T]) -> _T:
-    """Turn whatever a template raises into `ChatTemplateError`."""
-    try:
-        return run()
-    except TinyLLMError:
-        raise
-    except RefusedError as error:
-        raise ChatTemplateError(f"The chat template refused the messages: {error}") from None
-    except LimitError as error:
-        raise ChatTemplateError(f"The chat template was stopped: {error}.") from None
-    except TemplateSyntaxError as error:
-        raise ChatTemplateError(
-            f"The chat template has a fault in line {error.lineno}: {error.message}"
-        ) from None
-    except RecursionError:
-        raise ChatTemplateError("The chat template was stopped: it is nested too deep.") from None
-    except MemoryError:
-        raise ChatTemplateError("The chat template was stopped: it uses too much memory.") from None
-    except Exception as error:
-        raise ChatTemplateError(f"The chat template failed: {str(error)[:300]}") from None
