@@ -20,13 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benches.arms import ROOT
-from benches.compare import gguf_in
+from benches.compare import GGUF_TYPES, gguf_in
+from benches.serving.gguf_of import write_gguf
 from benches.serving.loads import Loads
 from benches.serving.report import study_sections
 from benches.serving.servers import Backend, llamacpp_server, tinyllm_server, vllm_server
 from benches.serving.study import Study, say
 from tinyllm.artifacts.resolve import open_model
 from tinyllm.bench.plots.runs import write_report
+from tinyllm.errors import ConfigError
 from tinyllm.runner.device import default_num_threads
 
 LEAST_CONTEXT = 128
@@ -60,7 +62,11 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument("--model", type=Path, required=True, help="directory of a checkpoint")
     parser.add_argument("--backends", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--gguf", type=Path, help="the same model as a GGUF file, of any type; for llama.cpp")
+    parser.add_argument(
+        "--gguf",
+        type=Path,
+        help="the same model as a GGUF file, of any type; for llama.cpp, where it is no Qwen",
+    )
     parser.add_argument(
         "--llamacpp-python", default=sys.executable, help="interpreter with llama-cpp-python[server]"
     )
@@ -102,10 +108,11 @@ def installed(args: argparse.Namespace) -> list[Backend]:
     args.context = min(args.context, model.config.max_position_embeddings)
     found = []
     for name in args.backends:
-        if name == "llama.cpp" and args.gguf is None:
-            say("llama.cpp needs --gguf, and is left out")
+        try:
+            backend = make_backend(name, args, model.eos_token_ids)
+        except ConfigError as error:
+            say(f"{name} is left out: {error}")
             continue
-        backend = make_backend(name, args, model.eos_token_ids)
         if backend.is_installed():
             found.append(backend)
         else:
@@ -121,8 +128,19 @@ def make_backend(name: str, args: argparse.Namespace, end_tokens: Sequence[int])
         return vllm_server(
             args.vllm_python, args.model, args.dtype, args.threads, args.context, eager=args.vllm_eager
         )
-    file = gguf_in(args.gguf.resolve(), args.dtype, args.out)
+    file = gguf_file(args)
     return llamacpp_server(args.llamacpp_python, file, args.threads, args.context, end_tokens)
+
+
+def gguf_file(args: argparse.Namespace) -> Path:
+    """Return the model as a GGUF file in its dtype, made the first time."""
+    if args.gguf is not None:
+        return gguf_in(args.gguf.resolve(), args.dtype, args.out)
+    kind = GGUF_TYPES[args.dtype]
+    target: Path = args.out / f"{args.model.name}-{kind}.gguf"
+    if not target.exists():
+        write_gguf(args.model, target, kind)
+    return target
 
 
 if __name__ == "__main__":
