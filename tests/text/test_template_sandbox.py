@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from tests.limits import MAX_BYTES, MAX_SECONDS
 from tinyllm.errors import ChatTemplateError
 from tinyllm.text import template_frames, template_process, template_worker
 from tinyllm.text.chat_template import ChatTemplates
+from tinyllm.text.template_environment import template_environment
 from tinyllm.text.template_process import TemplateProcess
 
 USER = {"role": "user", "content": "hi"}
@@ -272,6 +275,68 @@ def test_the_process_can_open_nothing_and_keeps_no_secrets(monkeypatch: pytest.M
     assert limits["Max open files"] == ["3", "3"]
     for what in ("Max file size", "Max processes", "Max core file size"):
         assert limits[what] == ["0", "0"]
+    status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines())
+    assert int(status["CapEff"], 16) == 0, "a right to lift its limits"
+    assert "0" not in status["Uid"].split()
+
+
+JINJA = template_environment()
+NEEDS = [
+    *("{{ 'aa' | " + name + " }}" for name in JINJA.filters),
+    *("{{ 'aa' is " + name + " }}" for name in JINJA.tests),
+    *("{{ " + name + "() }}" for name in JINJA.globals if name != "lipsum"),
+    *("{{ " + name + "('aa') }}" for name in JINJA.globals if name != "lipsum"),
+    *(
+        "{{ lipsum(1) is string }}",
+        "{{ ('<' | e).unescape() }}",
+        "{{ '\\N{BULLET}' }}",
+        "{{ '{:n}'.format(1) }}",
+    ),
+    *("{{ 'é'.encode('" + name + "') }}" for name in ("utf-8", "utf-16", "utf-32", "latin-1", "ascii")),
+]
+
+
+@pytest.mark.parametrize("source", NEEDS)
+def test_all_that_jinja_needs_is_there_before_files_are_out_of_reach(source: str) -> None:
+    question = {"source": source, "variables": {}}
+    here = template_worker.answer(json.dumps(question).encode())
+    try:
+        there = template_process.shared_process().ask(question)
+    except ChatTemplateError as error:
+        there = {"error": str(error)}
+    assert re.sub("0x[0-9a-f]+", "", str(there)) == re.sub("0x[0-9a-f]+", "", str(here))
+
+
+def test_what_is_not_there_names_no_file_of_this_machine() -> None:
+    with pytest.raises(ChatTemplateError, match=r"needs a file, and none can be opened\.$"):
+        ChatTemplates({"default": "{{ 'x'.encode('cp1252') }}"}).render([USER])
+
+
+RENDER = """
+from tinyllm.text.chat_template import ChatTemplates
+print(ChatTemplates({"default": "{{ messages[0].content }}"}).render([{"role": "user", "content": "hi"}]))
+"""
+PROGRAMS = {
+    "plain": "",
+    "a path among its folders": "import pathlib, sys; sys.path.insert(0, pathlib.Path('x'))",
+    "in another folder": "import os; os.chdir('/')",
+    "in a folder that is gone": "import os; os.mkdir('x'); os.chdir('x'); os.rmdir('../x')",
+    "without standard streams": "import os; os.close(0); os.close(2)",
+    "that leaves children alone": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "that hears no timers": "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF})",
+}
+
+
+@pytest.mark.parametrize("start", PROGRAMS)
+def test_the_process_starts_from_any_program(start: str, tmp_path: Path) -> None:
+    """Beside a program may be files that are named as modules which it has no need of, or has already."""
+    for name in ("encodings", "html", "resource", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys; sys.path.append({str(ROOT)!r})\n{PROGRAMS[start]}\n{RENDER}")
+    command = [sys.executable, "-W", "error", str(program)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr, result.returncode) == ("hi\n", "", 0)
 
 
 def test_the_limit_is_of_processor_time() -> None:
@@ -310,6 +375,24 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
         templates.render([USER])
 
 
+def test_an_answer_that_nobody_waited_for_goes_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, or whatever else a signal handler raises, between a question and its answer."""
+    process = TemplateProcess()
+    templates = ChatTemplates({"default": "{{ messages[0].content }}"}, process=process)
+    assert templates.render([USER]) == "hi"
+
+    def interrupted(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    for function in ("read_frame", "write_frame"):
+        with monkeypatch.context() as patch:
+            patch.setattr(template_process, function, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                templates.render([{**USER, "content": "secret"}])
+        assert templates.render([USER]) == "hi"
+        assert templates.render([USER]) == "hi"
+
+
 def test_the_process_ends_with_its_object() -> None:
     process = TemplateProcess()
     ChatTemplates({"default": "x"}, process=process).render([USER])
@@ -324,6 +407,14 @@ def test_the_process_ends_with_its_object() -> None:
 def test_a_process_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ChatTemplateError, match="could not be started"):
+        TemplateProcess().ask({"source": "x"})
+    monkeypatch.undo()
+
+    def no_more_files() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("socket.socketpair", no_more_files)
+    with pytest.raises(ChatTemplateError, match="could not be started: Too many open files"):
         TemplateProcess().ask({"source": "x"})
 
 
@@ -343,14 +434,16 @@ if pid == 0:
 assert [render(f"parent{number}") for number in range(200)] == [f"parent{number}" for number in range(200)]
 assert os.waitpid(pid, 0)[1] == 0
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    command = [sys.executable, "-W", "error", "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stderr == ""
 
 
 def test_an_answer_is_no_longer_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """On either side: the asking one does not rely on the other."""
-    templates = ChatTemplates({"default": "{{ 'a' * 10000000 }}"})
-    with pytest.raises(ChatTemplateError, match="too much text"):
-        templates.render([USER])
+    for source in ("{{ 'a' * 10000000 }}", "{{ '🦙' * 300000 }}", "{{ '\0' * 200000 }}"):
+        with pytest.raises(ChatTemplateError, match="too much text"):
+            ChatTemplates({"default": source}).render([USER])
     monkeypatch.setattr(template_process, "text_limit", lambda size: 10)
     with pytest.raises(ChatTemplateError, match="its process ended"):
         TemplateProcess().ask({"source": "x"})

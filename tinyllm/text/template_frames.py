@@ -8,9 +8,9 @@ from typing import Any, BinaryIO, Final
 
 __all__ = ["MAX_TEXT", "TEXT_PER_BYTE", "decoded", "encoded", "read_frame", "text_limit", "write_frame"]
 
-MAX_TEXT: Final = 8 << 20
-"""Of what a template writes, in bytes of UTF-8."""
-TEXT_PER_BYTE: Final = 64
+MAX_TEXT: Final = 1 << 20
+"""Of what a template writes, in bytes of JSON. The tokenizer still has to read it all."""
+TEXT_PER_BYTE: Final = 8
 """How much that grows with each byte of the messages."""
 
 _LENGTH: Final = struct.Struct(">Q")

@@ -11,6 +11,8 @@ import threading
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from tinyllm.errors import ChatTemplateError
@@ -24,6 +26,11 @@ _PATIENCE: Final = 60.0
 """Seconds to wait for a sign of the process: longer than any template may run, also on a busy machine."""
 _ENVIRONMENT: Final = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "TZ")
 """All that the process gets to know: no keys, no tokens."""
+_PACKAGES: Final = ("tinyllm", "jinja2", "markupsafe")
+_PROGRAM: Final = (
+    "import sys; sys.path += sys.argv[2:]; from tinyllm.text.template_worker import main; main()"
+)
+"""In a Python without ``site``: neither this program's folder nor its ``sitecustomize`` has a say in it."""
 
 
 class TemplateProcess:
@@ -47,7 +54,10 @@ class TemplateProcess:
         """
         data = encoded(question)
         with self._lock:
-            if self._worker is None or not self._worker.is_alive:
+            if self._worker is not None and not self._worker.is_ready:
+                self._worker.end()
+                self._worker = None
+            if self._worker is None:
                 self._worker = _Worker(self._seconds)
             reply = self._worker.ask(data)
             if reply is None:
@@ -70,59 +80,68 @@ class _Worker:
     """The running process. It ends with this object, or with the program."""
 
     def __init__(self, seconds: float) -> None:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(_PATIENCE)
         try:
-            self._process = subprocess.Popen(  # noqa: S603  our own module, in our own Python
-                [sys.executable, "-P", "-m", "tinyllm.text.template_worker", str(seconds)],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                start_new_session=True,  # so that Ctrl-C in a terminal is not for it
-            )
+            self._process, self._stream = _started([str(seconds), *_folders()])
         except OSError as error:
-            ours.close()
             raise ChatTemplateError(
                 f"The process for chat templates could not be started: {error.strerror}."
             ) from None
-        finally:
-            theirs.close()
-        self._stream = cast("BinaryIO", ours.makefile("rwb"))
-        ours.close()  # the stream has it now
+        self._is_free = True
         self._finalizer = weakref.finalize(self, _end, self._process, self._stream)
 
     @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+    def is_ready(self) -> bool:
+        """Whether it waits for a question: it has not ended, and has been heard out."""
+        return self._is_free and self._process.poll() is None
 
     def ask(self, data: bytes) -> bytes | None:
         """Return the answer's bytes; None if it ended, does not answer, or answers with too much."""
+        self._is_free = False
         try:
             write_frame(self._stream, data)
-            return read_frame(self._stream, text_limit(len(data)))
+            reply = read_frame(self._stream, text_limit(len(data)))
         except OSError:
             return None
+        self._is_free = True  # not so after Ctrl-C: an answer is still to come, which is nobody else's
+        return reply
 
     def end(self) -> int:
         """End it, if it has not ended; return how it did: a signal's number, negative, or its exit status."""
-        self._finalizer()
-        return self._process.wait()
+        return _end(self._process, self._stream)
 
     def forget(self) -> None:
         self._finalizer.detach()
+        self._process.returncode = 0  # not a child of this program, which need not wait for it
 
 
-def _end(process: subprocess.Popen[bytes], stream: BinaryIO) -> None:
+def _started(arguments: list[str]) -> tuple[subprocess.Popen[bytes], BinaryIO]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(_PATIENCE)
+        process = subprocess.Popen(  # noqa: S603  our own module, in our own Python
+            [sys.executable, "-P", "-S", "-c", _PROGRAM, *arguments],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=subprocess.DEVNULL,
+            cwd="/",  # this program's may be gone
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            start_new_session=True,  # so that Ctrl-C in a terminal is not for it
+        )
+        return process, cast("BinaryIO", ours.makefile("rwb"))  # which keeps the socket open
+
+
+def _folders() -> list[str]:
+    """Return where this program has the packages from that the process needs."""
+    specs = map(find_spec, _PACKAGES)
+    return [str(Path(spec.origin).parents[1]) for spec in specs if spec is not None and spec.origin]
+
+
+def _end(process: subprocess.Popen[bytes], stream: BinaryIO) -> int:
     process.kill()
-    process.wait()
+    status = process.wait()
     with suppress(OSError):  # what could not be written
         stream.close()
-
-
-def _environment() -> dict[str, str]:
-    passed_on = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    return passed_on | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return status
 
 
 def _why(ended: int) -> str:

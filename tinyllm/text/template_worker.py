@@ -1,4 +1,4 @@
-"""The process that compiles and runs chat templates: ``python -m tinyllm.text.template_worker SECONDS``.
+"""The process that compiles and runs chat templates, which `tinyllm.text.template_process` starts.
 
 Jinja's sandbox keeps a template from Python's internals, but lets it run and grow for ever, in more ways than
 could be counted from inside. So the system does: it ends this process when one question has taken its seconds
@@ -9,11 +9,12 @@ template leave the sandbox, it finds a process that can open no file and no conn
 from __future__ import annotations
 
 import functools
+import os
 import re
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from jinja2 import Template, TemplateSyntaxError, meta, nodes
@@ -28,9 +29,11 @@ _MEMORY_PER_BYTE: Final = 64
 _MAX_SOURCES: Final = 16
 _STREAMS: Final = 3
 """Standard input, output and error: all the files that stay open."""
+_NOBODY: Final = 65534
 
 _REHEARSED: Final = (
-    "{{ 'a' | tojson }}{{ strftime_now('%c') }}",
+    "{{ 'a' | tojson }}{{ strftime_now('%c') }}{{ '\\N{DASH}' }}",
+    "{{ 'a' | striptags }}{{ 'a' | wordwrap }}{{ 'a' | pprint }}{{ lipsum(1) }}",
     "{{ messages.x.y }}",
     "{% fault",
 )
@@ -49,6 +52,8 @@ def main() -> None:
         _limit(resource.RLIMIT_DATA, memory)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends the process
         reply = encoded(answer(question))
+        if len(reply) > text_limit(len(question)):
+            reply = encoded({"error": "The chat template was stopped: it makes too much text."})
         signal.setitimer(signal.ITIMER_PROF, 0)
         write_frame(sys.stdout.buffer, reply)
 
@@ -63,7 +68,7 @@ def answer(question: bytes) -> dict[str, Any]:
         source, variables = asked["source"], asked.get("variables")
         if variables is None:
             return _described(source)
-        return _rendered(source, variables, text_limit(len(question)))
+        return {"text": _compiled(source).render(variables)}
     except RefusedError as error:
         return {"error": f"The chat template refused the messages: {error}"}
     except TemplateSyntaxError as error:
@@ -72,6 +77,8 @@ def answer(question: bytes) -> dict[str, Any]:
         return {"error": "The chat template was stopped: it is nested too deep."}
     except MemoryError:
         return {"error": "The chat template was stopped: it uses too much memory."}
+    except OSError:  # whose words would tell what lies where on this machine
+        return {"error": "The chat template failed: it needs a file, and none can be opened."}
     except Exception as error:
         return {"error": f"The chat template failed: {str(error)[:300]}"}
 
@@ -84,13 +91,6 @@ def _described(source: str) -> dict[str, Any]:
         "takes_parts": any(_names_content(loop.iter) for loop in tree.find_all(nodes.For)),
         "takes_argument_text": re.search(r"arguments\s+is\s+(not\s+)?string", source) is not None,
     }
-
-
-def _rendered(source: str, variables: Mapping[str, Any], max_size: int) -> dict[str, Any]:
-    text = _compiled(source).render(variables)
-    if len(text) > max_size:
-        return {"error": "The chat template was stopped: it makes too much text."}
-    return {"text": text}
 
 
 @functools.lru_cache(_MAX_SOURCES)
@@ -118,6 +118,16 @@ def _shut_the_doors() -> None:
     _limit(resource.RLIMIT_NOFILE, _STREAMS, for_good=True)
     for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
         _limit(what, 0, for_good=True)
+    _be_nobody()
+
+
+def _be_nobody() -> None:
+    """Stop being root, whom limits do not hold; a root that may not do this could not lift them either."""
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            os.setgroups([])
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
 
 
 def _limit(what: int, most: int, *, for_good: bool = False) -> None:
@@ -125,7 +135,3 @@ def _limit(what: int, most: int, *, for_good: bool = False) -> None:
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)
     resource.setrlimit(what, (most, most if for_good else hard))
-
-
-if __name__ == "__main__":
-    main()
