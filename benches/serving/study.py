@@ -47,6 +47,8 @@ class Study:
                 "model": args.model.name,
                 "dtype": args.dtype,
                 "num_prompts": args.num_prompts,
+                "max_input_len": args.max_input_len,
+                "max_output_len": args.max_output_len,
                 "windows": args.windows,
                 "requests": args.requests,
                 "goodput": list(args.goodput),

@@ -39,6 +39,8 @@ def run_study(
         "threads": 1,
         "context": 256,
         "num_prompts": 4,
+        "max_input_len": 512,
+        "max_output_len": 128,
         "windows": 1,
         "requests": 2,
         "rate": 50.0,
