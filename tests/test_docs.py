@@ -68,5 +68,19 @@ def test_every_error_code_of_the_server_is_documented_with_its_status() -> None:
     assert found - told == set()
 
 
+def test_models_page_has_the_measures_that_its_tests_take() -> None:
+    pytest.importorskip("transformers")
+    from tests.models.test_parity import PROMPTS, TOLERANCE
+    from tests.text.strings import STRINGS
+    from tests.text.test_chat_template import CONVERSATIONS
+
+    page = (DOCS / "models.md").read_text()
+    tolerances = ", ".join(f"{value} in {str(dtype)[6:]}" for dtype, value in TOLERANCE.items())
+    assert f"| {len(STRINGS)} strings |" in page
+    assert f"| {len(CONVERSATIONS)} conversations |" in page
+    assert f"| within {tolerances} |" in page
+    assert f"| {len(PROMPTS)} prompts, 64 tokens each |" in page
+
+
 def is_error(kind: object, base: type[errors.TinyLLMError]) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
