@@ -147,6 +147,16 @@ def test_the_helpers_that_published_templates_use(name: str, smol: Tokenizer, sm
     assert prompt == expected
 
 
+@pytest.mark.parametrize("source", ["{{ messages | tojson }}", "{{ messages[0].items() | list }}"])
+def test_whole_messages_are_shown_as_they_came(source: str, smol: Tokenizer, smol_reference: Any) -> None:
+    messages: list[dict[str, Any]] = [
+        {"content": "a", "role": "user", "name": "b"},
+        {"role": "user", "content": "a", "more": [1, 2.5, -0.0, True, None, {"b": 1, "a": []}], "n": 10**400},
+    ]
+    expected = smol_reference.apply_chat_template(messages, chat_template=source, tokenize=False)
+    assert render(source, messages) == expected
+
+
 def render(source: str, messages: Any = (USER,), **options: Any) -> str:
     return ChatTemplates({"default": source}).render(list(messages), **options)
 

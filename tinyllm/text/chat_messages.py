@@ -96,7 +96,9 @@ def _message(index: int, message: object, parts: bool, arguments_as_text: bool) 
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise _fault(f"message {index} needs a role, such as system, user, assistant or tool")
-    present = {key: value for key, value in message.items() if value is not None and key != "content"}
+    present = {key: value for key, value in message.items() if value is not None or key == "content"}
+    if "content" in present:
+        present["content"] = None  # keeps its place, for templates that show all there is
     plain: dict[str, Any] = plain_data(present, "messages")
     plain["content"] = _content(index, role, message.get("content"), parts)
     if (reasoning := next((plain[name] for name in _REASONING if name in plain), None)) is not None:
