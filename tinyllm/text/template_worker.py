@@ -27,8 +27,6 @@ __all__ = ["answer", "main"]
 _MEMORY: Final = 128 << 20
 _MEMORY_PER_BYTE: Final = 64
 _MAX_SOURCES: Final = 16
-_STREAMS: Final = 3
-"""Standard input, output and error: all the files that stay open."""
 _NOBODY: Final = 65534
 
 _REHEARSED: Final = (
@@ -115,8 +113,8 @@ def _shut_the_doors() -> None:
         answer(encoded({"source": source, "variables": {}}))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
-    _limit(resource.RLIMIT_NOFILE, _STREAMS, for_good=True)
-    for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
+    # What is open stays so.
+    for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
         _limit(what, 0, for_good=True)
     _be_nobody()
 
