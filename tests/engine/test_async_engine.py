@@ -238,10 +238,21 @@ async def test_the_clock_of_encoding_stops_with_it(
         assert clocks == ["started", "stopped"]
 
 
-async def test_a_long_text_does_not_hold_up_short_ones(make_engine: MakeEngine) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"messages": user("x" * 100_000)},
+        {"messages": user("x"), "tools": [{"name": "x" * 100_000}]},
+        {"messages": user("x"), "chat_template_kwargs": {"think": "x" * 100_000}},
+    ],
+    ids=["messages", "tools", "variables"],
+)
+async def test_a_long_text_does_not_hold_up_short_ones(
+    make_engine: MakeEngine, given: dict[str, Any]
+) -> None:
     templates = HeldTemplates()
     async with make_engine(templates=templates) as engine:
-        long = engine.chat(user("x" * 100_000), FIVE)
+        long = engine.chat(**given, params=FIVE)
         await anyio.to_thread.run_sync(templates.entered.wait)
         with anyio.fail_after(10):
             assert (await engine.chat(user("short"), FIVE)).token_ids

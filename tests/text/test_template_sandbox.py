@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import signal
@@ -251,6 +250,28 @@ def test_limits_grow_with_the_messages() -> None:
     assert prompt == f"<user>{content.strip()}\n"
 
 
+def test_limits_do_not_grow_with_the_template() -> None:
+    """Nor do errors, which show parts of it."""
+    process = TemplateProcess()  # which has seen no long messages
+    long = "{#" + "x" * 1_000_000 + "#}"
+    with pytest.raises(ChatTemplateError, match="too much text"):
+        ChatTemplates({"default": long + "{{ 'a' * 2000000 }}"}, process=process).render([USER])
+    with pytest.raises(ChatTemplateError, match="too much memory"):
+        ChatTemplates(
+            {"default": long + "{{ (messages[0].content * 10000000) | list }}"}, process=process
+        ).render([USER])
+    for fault in (
+        "{{ x | NAME }}",
+        "{{ NAME() }}",
+        "{{ x.NAME.y }}",
+        "{{ 1 NAME }}",
+        "{{ raise_exception('NAME') }}",
+    ):
+        with pytest.raises(ChatTemplateError) as caught:
+            ChatTemplates({"default": fault.replace("NAME", "a" * 100_000)}, process=process).render([USER])
+        assert len(str(caught.value)) < 1100
+
+
 def test_many_messages_render_in_time() -> None:
     source = "{% for m in messages %}{{ messages[loop.index:] | length }}{{ m.content }}{% endfor %}"
     messages = [{"role": "user", "content": "x" * 500}] * 300
@@ -323,10 +344,9 @@ NEEDS = [
 
 @pytest.mark.parametrize("source", NEEDS)
 def test_all_that_jinja_needs_is_there_before_files_are_out_of_reach(source: str) -> None:
-    question = {"source": source, "variables": {}}
-    here = template_worker.answer(json.dumps(question).encode())
+    here = template_worker.answer(source.encode(), b"{}")
     try:
-        there = template_process.shared_process().ask(question)
+        there = template_process.shared_process().ask(source, {})
     except ChatTemplateError as error:
         there = {"error": str(error)}
     assert re.sub("0x[0-9a-f]+", "", str(there)) == re.sub("0x[0-9a-f]+", "", str(here))
@@ -432,7 +452,7 @@ def test_the_process_ends_with_its_object() -> None:
 def test_a_process_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(ChatTemplateError, match="could not be started"):
-        TemplateProcess().ask({"source": "x"})
+        TemplateProcess().ask("x")
     monkeypatch.undo()
 
     def no_more_files() -> None:
@@ -440,7 +460,7 @@ def test_a_process_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("socket.socketpair", no_more_files)
     with pytest.raises(ChatTemplateError, match="could not be started: Too many open files"):
-        TemplateProcess().ask({"source": "x"})
+        TemplateProcess().ask("x")
 
 
 def test_a_fork_has_a_process_of_its_own() -> None:
@@ -471,7 +491,7 @@ def test_an_answer_is_no_longer_than_allowed(monkeypatch: pytest.MonkeyPatch) ->
             ChatTemplates({"default": source}).render([USER])
     monkeypatch.setattr(template_process, "text_limit", lambda size: 10)
     with pytest.raises(ChatTemplateError, match="its process ended"):
-        TemplateProcess().ask({"source": "x"})
+        TemplateProcess().ask("x")
 
 
 @given(
@@ -490,10 +510,10 @@ def test_lone_surrogates_arrive_as_they_were() -> None:
 
 
 def test_compiled_templates_are_kept() -> None:
-    question = json.dumps({"source": "{{ 'kept' }}", "variables": {}}).encode()
-    template_worker.answer(question)
+    question = b"{{ 'kept' }}", b"{}"
+    template_worker.answer(*question)
     hits = template_worker._compiled.cache_info().hits
-    assert template_worker.answer(question) == {"text": "kept"}
+    assert template_worker.answer(*question) == {"text": "kept"}
     assert template_worker._compiled.cache_info().hits == hits + 1
 
 

@@ -116,7 +116,7 @@ class AsyncEngine(EngineLifecycle):
         render = partial(
             render_prompt, model, messages, tools, chat_template_kwargs, special_tokens_in_messages
         )
-        is_much = is_long(messages, tools, options.params.bad_words)
+        is_much = is_long(messages, tools, chat_template_kwargs, options.params.bad_words)
         return self._open_later(options, lambda: render().token_ids, long=is_much)
 
     def _options(
@@ -248,7 +248,7 @@ class AsyncEngine(EngineLifecycle):
         render = partial(
             render_prompt, model, messages, tools, chat_template_kwargs, special_tokens_in_messages
         )
-        return await self._on_worker(render, long=is_long(messages, tools))
+        return await self._on_worker(render, long=is_long(messages, tools, chat_template_kwargs))
 
     async def template_reads(self, names: Collection[str]) -> frozenset[str]:
         """Return those of the variables' names, such as ``enable_thinking``, that the chat template reads."""

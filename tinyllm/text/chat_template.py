@@ -121,7 +121,7 @@ class ChatTemplates:
             _mark_unfinished(plain[-1])
         given = {"messages": plain, "tools": plain_tool_list, "add_generation_prompt": add_generation_prompt}
         everything = {"documents": None} | self._special_tokens | own | given
-        answer = self._process.ask({"source": self._templates[chosen], "variables": everything})
+        answer = self._process.ask(self._templates[chosen], everything)
         return _cut_unfinished(answer["text"]) if continue_final_message else str(answer["text"])
 
     def _choose(self, name: str | None, tools: object) -> str:
@@ -141,7 +141,7 @@ class ChatTemplates:
 
     def _facts(self, name: str) -> _Facts:
         if (facts := self._known.get(name)) is None:
-            answer = self._process.ask({"source": self._templates[name]})
+            answer = self._process.ask(self._templates[name])
             facts = _Facts(
                 frozenset(answer["variables"]),
                 frozenset(answer["helpers"]),

@@ -1,4 +1,4 @@
-"""How `TemplateProcess` and its worker talk: JSON behind its length, both ways."""
+"""How `TemplateProcess` and its worker talk: bytes behind their length; source and JSON there, JSON back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MAX_TEXT", "TEXT_PER_BYTE", "decoded", "encoded", "read_frame", "tex
 MAX_TEXT: Final = 1 << 20
 """Of what a template writes, in bytes of JSON. The tokenizer still has to read it all."""
 TEXT_PER_BYTE: Final = 8
-"""How much that grows with each byte of the messages."""
+"""How much that grows with each byte of the messages, and of whatever else the request gives a template."""
 
 _LENGTH: Final = struct.Struct(">Q")
 
@@ -26,9 +26,9 @@ def decoded(data: bytes) -> Any:
     return json.loads(data.decode("utf-8", "surrogatepass"))
 
 
-def text_limit(question_size: int) -> int:
-    """Return how many bytes the answer to a question of so many bytes may have."""
-    return MAX_TEXT + TEXT_PER_BYTE * question_size
+def text_limit(variables_size: int) -> int:
+    """Return how many bytes an answer may have where the variables have so many."""
+    return MAX_TEXT + TEXT_PER_BYTE * variables_size
 
 
 def write_frame(stream: BinaryIO, data: bytes) -> None:

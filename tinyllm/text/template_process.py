@@ -47,19 +47,19 @@ class TemplateProcess:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, source: str, variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what `template_worker.answer` says.
 
         Raises `ChatTemplateError` where that is an error, or the template went over a limit.
         """
-        data = encoded(question)
+        question = source.encode("utf-8", "surrogatepass"), encoded(variables)
         with self._lock:
             if self._worker is not None and not self._worker.is_ready:
                 self._worker.end()
                 self._worker = None
             if self._worker is None:
                 self._worker = _Worker(self._seconds)
-            reply = self._worker.ask(data)
+            reply = self._worker.ask(*question)
             if reply is None:
                 ended, self._worker = self._worker.end(), None
                 raise ChatTemplateError(_why(ended))
@@ -94,12 +94,13 @@ class _Worker:
         """Whether it waits for a question: it has not ended, and has been heard out."""
         return self._is_free and self._process.poll() is None
 
-    def ask(self, data: bytes) -> bytes | None:
+    def ask(self, source: bytes, variables: bytes) -> bytes | None:
         """Return the answer's bytes; None if it ended, does not answer, or answers with too much."""
         self._is_free = False
         try:
-            write_frame(self._stream, data)
-            reply = read_frame(self._stream, text_limit(len(data)))
+            write_frame(self._stream, source)
+            write_frame(self._stream, variables)
+            reply = read_frame(self._stream, text_limit(len(variables)))
         except OSError:
             return None
         self._is_free = True  # not so after Ctrl-C: an answer is still to come, which is nobody else's

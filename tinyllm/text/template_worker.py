@@ -2,7 +2,7 @@
 
 Jinja's sandbox keeps a template from Python's internals, but lets it run and grow for ever, in more ways than
 could be counted from inside. So the system does: it ends this process when one question has taken its seconds
-of processor time, and gives it no more memory than `_MEMORY` and what the question itself asks for. Should a
+of processor time, and gives it no more memory than `_MEMORY` and what the messages may ask for. Should a
 template leave the sandbox, it finds a process that can open no file and no connection and start no other.
 """
 
@@ -45,32 +45,31 @@ def main() -> None:
     seconds = float(sys.argv[1])
     _shut_the_doors()
     memory = 0
-    while (question := read_frame(sys.stdin.buffer)) is not None:
-        memory = max(memory, _MEMORY + _MEMORY_PER_BYTE * len(question))
+    while (source := read_frame(sys.stdin.buffer)) is not None:
+        if (variables := read_frame(sys.stdin.buffer)) is None:
+            return
+        memory = max(memory, _MEMORY + _MEMORY_PER_BYTE * len(variables))
         _limit(resource.RLIMIT_DATA, memory)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends the process
-        reply = encoded(answer(question))
-        if len(reply) > text_limit(len(question)):
+        reply = encoded(answer(source, variables))
+        if len(reply) > text_limit(len(variables)):
             reply = encoded({"error": "The chat template was stopped: it makes too much text."})
         signal.setitimer(signal.ITIMER_PROF, 0)
         write_frame(sys.stdout.buffer, reply)
 
 
-def answer(question: bytes) -> dict[str, Any]:
-    """Answer ``{"source": ...}`` with what it reads, or with its ``text`` if there are ``variables``.
+def answer(source: bytes, variables: bytes) -> dict[str, Any]:
+    """Return what a template reads if ``variables`` are null, else its ``text`` with them, which are JSON.
 
     Where the template is at fault, the answer is an ``error``: a sentence for whoever asked.
     """
     try:
-        asked = decoded(question)
-        source, variables = asked["source"], asked.get("variables")
-        if variables is None:
-            return _described(source)
-        return {"text": _compiled(source).render(variables)}
+        template, given = source.decode("utf-8", "surrogatepass"), decoded(variables)
+        return _described(template) if given is None else {"text": _compiled(template).render(given)}
     except RefusedError as error:
         return {"error": f"The chat template refused the messages: {error}"}
     except TemplateSyntaxError as error:
-        return {"error": f"The chat template has a fault in line {error.lineno}: {error.message}"}
+        return {"error": f"The chat template has a fault in line {error.lineno}: {str(error.message)[:300]}"}
     except RecursionError:
         return {"error": "The chat template was stopped: it is nested too deep."}
     except MemoryError:
@@ -110,7 +109,7 @@ def _names_content(expression: nodes.Node) -> bool:
 
 def _shut_the_doors() -> None:
     for source in _REHEARSED:
-        answer(encoded({"source": source, "variables": {}}))
+        answer(source.encode(), b"{}")
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     # What is open stays so.
