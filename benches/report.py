@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tinyllm.bench.table import environment_line, markdown_table, report_lines
 
 MARKED = re.compile(r"(<!-- results (\w+) (\S+) (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+
+Place = tuple[str, str, str]
+"""Kind of table, model, dtype."""
 
 
 def markdown(run: dict[str, Any]) -> str:
@@ -24,16 +27,22 @@ def markdown(run: dict[str, Any]) -> str:
 
 def fill_docs(page: Path, run: dict[str, Any]) -> None:
     """Put the tables where the page has marks for them, such as ``results comparison MODEL DTYPE``."""
-    makers = {"comparison": comparison, "alone": alone}
+    tables: dict[Place, list[str]] = {}
+    for dtype, results in run["dtypes"].items():
+        head = [environment_line(run["environment"]), ""]
+        tables["comparison", run["model"], dtype] = [*head, *comparison(run, dtype)]
+        if "tinyllm" in results:
+            tables["alone", run["model"], dtype] = [*head, *alone(run, dtype)]
+    fill_marks(page, tables)
+
+
+def fill_marks(page: Path, tables: Mapping[Place, Sequence[str]]) -> None:
+    """Put lines between the marks of a page: ``results KIND MODEL DTYPE`` and ``end``."""
 
     def fill(match: re.Match[str]) -> str:
-        mark, maker, model, dtype, end = match.groups()
-        if model != run["model"] or dtype not in run["dtypes"]:
-            return match[0]
-        if maker == "alone" and "tinyllm" not in run["dtypes"][dtype]:
-            return match[0]
-        lines = [environment_line(run["environment"]), "", *makers[maker](run, dtype)]
-        return mark + "\n".join(lines) + "\n" + end
+        mark, kind, model, dtype, end = match.groups()
+        lines = tables.get((kind, model, dtype))
+        return match[0] if lines is None else mark + "\n".join(lines) + "\n" + end
 
     page.write_text(MARKED.sub(fill, page.read_text()))
 

@@ -64,7 +64,8 @@ class EngineConfig(BaseModel):
     long_prefill_threshold: int = Field(default=0, ge=0)
     """Prompts with more tokens left than this are long and leave room for short ones; 0: a step's budget."""
     max_prefill_slowdown: float = Field(default=2.5, ge=0, le=1000)
-    """A few long prompts make a step with many answers take at most this many times as long; 0: no limit."""
+    """A few long prompts make a step with many answers take at most this many times as long; 0: no limit, and
+    long prompts do not stand aside for others either."""
     prefill_mode: Literal["chunked", "one-shot"] = "chunked"
     """one-shot computes each prompt in a single step, for comparison."""
     max_waiting_requests: int = Field(default=256, ge=0)

@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benches.arms import ROOT
-from benches.compare import GGUF_TYPES, gguf_in
+from benches.compare import DOCS, GGUF_TYPES, gguf_in
+from benches.report import fill_marks
 from benches.serving.gguf_of import write_gguf
 from benches.serving.loads import Loads
-from benches.serving.report import study_sections
+from benches.serving.report import docs_lines, study_sections
 from benches.serving.servers import Backend, llamacpp_server, tinyllm_server, vllm_server
 from benches.serving.study import Study, say
 from tinyllm.artifacts.resolve import open_model
@@ -52,6 +53,9 @@ def main() -> None:
         title = f"Serving {args.model.name} in {args.dtype}"
         paths = write_report(stem, title, list(study_sections(study.result)))
         say(f"written: {stem.name}.json and {paths[0].relative_to(args.out)}")
+    if args.docs:
+        place = "serving", args.model.name, args.dtype
+        fill_marks(DOCS, {place: list(docs_lines(study.result))})
     print(paths[1].read_text())
 
 
@@ -92,6 +96,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few requests and one window: to see it work")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=ROOT / "benches" / "results")
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs/benchmarks.md")
     args = parser.parse_args()
     if args.quick:
         args.num_prompts, args.windows, args.requests = min(args.num_prompts, 40), min(args.windows, 1), 8

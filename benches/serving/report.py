@@ -1,16 +1,23 @@
-"""The serving study side by side: tables of all servers, then every run of each."""
+"""The serving study side by side: tables of all servers, then every run of each; and in the documentation."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benches.serving.cells import ALONE, BESIDE
 from tinyllm.bench.plots.page import Section, Table
 from tinyllm.bench.plots.runs import runs_of, sections, words_of
-from tinyllm.bench.table import environment_line
+from tinyllm.bench.table import environment_line, markdown_table
 
 OURS = "tinyllm"
+LATENCIES = (
+    ("ttft_ms", "p50", "Time to first token, median"),
+    ("ttft_ms", "p99", "Time to first token, p99"),
+    ("tpot_ms", "p99", "Time per output token after it, p99 of requests"),
+    ("itl_ms", "p99", "Gap between two tokens, p99"),
+)
 
 
 def study_sections(result: Mapping[str, Any]) -> Iterator[Section]:
@@ -22,11 +29,11 @@ def study_sections(result: Mapping[str, Any]) -> Iterator[Section]:
         ["More is better; the last column is tinyllm over the best other server."],
         side_by_side(backends, "output_throughput"),
     )
-    for percentile in ("p50", "p99"):
+    for figure, percentile, words in LATENCIES:
         yield Section(
-            f"Time to first token, {percentile}, ms",
+            f"{words}, ms",
             ["Less is better; the last column is tinyllm over the best other server."],
-            side_by_side(backends, "ttft_ms", percentile),
+            side_by_side(backends, figure, percentile),
         )
     yield Section(
         "Short requests beside long prefill",
@@ -43,6 +50,82 @@ def study_sections(result: Mapping[str, Any]) -> Iterator[Section]:
     ]
     if failures:
         yield Section("What failed or was left out", failures)
+
+
+def docs_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the documentation has of it: everything side by side, without the single runs."""
+    backends = result["backends"]
+    yield environment_line(result["metadata"]["environment"])
+    yield from _titled("", capacity_table(backends))
+    yield from _titled("Output tokens a second", side_by_side(backends, "output_throughput"))
+    for figure, percentile, words in LATENCIES:
+        yield from _titled(f"{words}, ms", side_by_side(backends, figure, percentile))
+    yield from _titled("TTFT of short requests, alone and beside long prefill", disturbance(backends))
+    yield from _titled("Windows of the trace", replays(backends))
+    yield ""
+    usual, most = _lag(backends)
+    yield f"The client's own lag, p99 of a run: {usual:.1f} ms in the median run, {most:.1f} at most."
+    for name, found in backends.items():
+        for what, words in found["failures"].items():
+            yield f"{name}, {what}: {words}."
+
+
+def _titled(title: str, table: Table | None) -> Iterator[str]:
+    if table is not None:
+        yield ""
+        if title:
+            yield f"{title}:"
+            yield ""
+        yield from markdown_table(table.header, table.rows)
+
+
+def _lag(backends: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the median and the largest of the runs' 99th percentiles, in ms."""
+    runs = [run for found in backends.values() for run in _runs(found)]
+    lags = [run["client_lag"]["p99_ms"] for run in runs]
+    return statistics.median(lags), max(lags)
+
+
+def _runs(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    levels = [] if found["capacity"] is None else found["capacity"]["levels"]
+    return [*found["cells"], *levels]
+
+
+def replays(backends: Mapping[str, Any]) -> Table | None:
+    """Return what each server did at parts of its own C_ref, over all windows."""
+    rows = []
+    for name, found in backends.items():
+        levels: dict[float, list[Mapping[str, Any]]] = {}
+        for level in [] if found["capacity"] is None else found["capacity"]["levels"]:
+            levels.setdefault(level["fraction"], []).append(level)
+        for fraction, runs in levels.items():
+            summaries = [run["summary"] for run in runs]
+            queues = [run["queue_ms"] for run in runs if run["queue_ms"] is not None]
+            rows.append(
+                (
+                    f"{name} at {fraction:g} C_ref",
+                    f"{runs[0]['rate']:.3g}",
+                    str(sum(summary["completed"] for summary in summaries)),
+                    str(sum(summary["failed"] for summary in summaries)),
+                    f"{min(summary['good_ratio'] for summary in summaries):.3f}",
+                    f"{max(summary['ttft_ms']['p50'] for summary in summaries):,.0f}",
+                    f"{max(summary['ttft_ms']['p99'] for summary in summaries):,.0f}",
+                    f"{max(summary['tpot_ms']['p99'] for summary in summaries):,.0f}",
+                    f"{statistics.mean(queues):,.0f}" if queues else "",
+                )
+            )
+    header = (
+        "",
+        "requests/s",
+        "answered",
+        "failed",
+        "good, least",
+        "TTFT p50, most",
+        "p99",
+        "TPOT p99",
+        "queue",
+    )
+    return Table(header, rows) if rows else None
 
 
 def capacity_table(backends: Mapping[str, Any]) -> Table | None:

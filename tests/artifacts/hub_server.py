@@ -70,8 +70,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(401, {"X-Error-Code": "RepoNotFound"})
         elif path.startswith("/api/models/"):
             self._api(path.removeprefix("/api/models/").split("/"))
-        else:
+        elif "/resolve/" in path:
             self._resolve(path.strip("/").split("/"), method)
+        else:  # what the library asks beside models
+            self._send(404, {})
         self.hub.after(method, path)
 
     def _commit(self, repo: str, revision: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -90,7 +91,8 @@ def test_only_the_needed_files_are_fetched(hub: Hub, fetch: Fetch, model_files: 
 
 def test_all_files_are_of_one_commit_even_if_the_branch_moves(hub: Hub, fetch: Fetch) -> None:
     def move(method: str, path: str) -> None:
-        hub.branches[REPO, "main"] = NEW
+        if "/revision/" in path:
+            hub.branches[REPO, "main"] = NEW
 
     hub.after = move
     directory, commit = fetch()
@@ -228,6 +230,14 @@ def test_a_fault_in_the_middle_keeps_what_came(hub: Hub, fetch: Fetch, model_fil
 def test_the_network_is_down(hub: Hub, fetch: Fetch) -> None:
     with pytest.raises(ModelDownloadError, match="check the network"):
         fetch(endpoint="http://127.0.0.1:9")
+
+
+def test_a_hub_that_does_not_answer(fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the system accepts, and nobody reads
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ModelDownloadError, match=r"[Tt]ime.*check the network"):
+            fetch(endpoint=endpoint)
 
 
 def test_the_disk_is_full(hub: Hub, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:

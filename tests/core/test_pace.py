@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.harness import make_engine, make_request
-from tinyllm.core.pace import MIN_BUDGET, Pace
+from tinyllm.core.pace import COMPANY_SECONDS, MIN_BUDGET, Pace
 
 
 def seconds(num_decodes: int, num_prefill_tokens: int) -> float:
@@ -37,6 +37,23 @@ def test_learns_what_a_token_costs() -> None:
     for _ in range(30):  # prompts got twice as dear
         pace.note(8, 60, 0.012 + 60 * 0.0006)
     assert pace.prefill_budget(8) == 16
+
+
+def test_long_prompts_leave_time_for_those_who_may_come() -> None:
+    pace = Pace(2.5)
+    assert pace.long_budget(512, 0, False, now=0.0) == 512, "nobody came beside another yet"
+    pace.note_company(100.0)
+    assert pace.long_budget(512, 0, False, now=101.0) == 256
+    assert pace.long_budget(512, 0, False, now=100.0 + COMPANY_SECONDS + 1) == 512
+    assert pace.long_budget(512, 3, False, now=1000.0) == 128
+    assert pace.long_budget(3, 1, False, now=1000.0) == 1, "a little always goes on"
+    assert Pace(0.0).long_budget(512, 3, True, now=0.0) == 512, "zero is no limit"
+
+
+def test_long_prompts_stand_aside_for_short_ones_every_other_time() -> None:
+    pace = Pace(2.5)
+    assert [pace.long_budget(512, 0, True, now=0.0) for _ in range(4)] == [0, 128, 0, 128]
+    assert pace.long_budget(512, 2, False, now=0.0) == 128
 
 
 def test_goes_by_the_nearest_known_number_of_answers() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.harness import EOS, assert_as_alone, make_engine, make_request
+from tests.core.harness import EOS, Engine, assert_as_alone, make_engine, make_request
 from tinyllm.config import EngineConfig
 from tinyllm.core.fair_share import fair_shares, prefill_shares
 from tinyllm.core.integrity import IntegrityError
@@ -269,12 +269,46 @@ def test_times_are_noted() -> None:
 # ---------------------------------------------------------------------- the budget
 
 
+def shares(*wants: int, budget: int, long_budget: int = 1000) -> list[int]:
+    """Prompts with more than 12 tokens are long."""
+    return prefill_shares(wants, [want > 12 for want in wants], budget, long_budget)
+
+
 def test_long_prompts_share_and_short_ones_go_one_after_the_other() -> None:
-    assert prefill_shares([10, 10, 10], 16, long=12) == [10, 6, 0]
-    assert prefill_shares([13, 13, 13], 16, long=12) == [5, 5, 6]
-    assert prefill_shares([90, 5, 10, 90], 30, long=12) == [10, 5, 5, 10]
-    assert prefill_shares([90, 5, 90], 30, long=12) == [12, 5, 13]
-    assert prefill_shares([], 30, long=12) == []
+    assert shares(10, 10, 10, budget=16) == [10, 6, 0]
+    assert shares(13, 13, 13, budget=16) == [5, 5, 6]
+    assert shares(90, 5, 10, 90, budget=30) == [10, 5, 5, 10]
+    assert shares(90, 5, 90, budget=30) == [12, 5, 13]
+    assert shares(budget=30) == []
+
+
+def test_a_short_prompt_does_not_wait_for_a_larger_one() -> None:
+    assert shares(12, 12, 4, budget=16) == [12, 0, 4]
+    assert shares(12, 6, 4, 6, budget=24) == [8, 6, 4, 6]
+
+
+def test_long_prompts_take_no_more_than_they_may() -> None:
+    assert shares(90, 5, 90, budget=40, long_budget=10) == [5, 5, 5]
+    assert shares(90, 12, 12, 12, budget=40, long_budget=30) == [20, 12, 8, 0]
+    assert shares(90, budget=40, long_budget=10) == [10]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=8),
+    st.integers(0, 100),
+    st.integers(1, 100),
+)
+def test_shares_keep_to_the_budgets(prompts: list[tuple[int, bool]], budget: int, long_budget: int) -> None:
+    wants, are_long = [want for want, _ in prompts], [is_long for _, is_long in prompts]
+    result = prefill_shares(wants, are_long, budget, long_budget)
+    assert all(0 <= share <= want for share, want in zip(result, wants, strict=True))
+    for_longs = sum(share for share, is_long in zip(result, are_long, strict=True) if is_long)
+    assert for_longs <= long_budget
+    assert sum(result) <= budget
+    if prompts and budget:
+        assert any(result), "something always comes on"
+    for_shorts = sum(wants) - sum(want for want, is_long in prompts if is_long)
+    assert sum(result) - for_longs == min(for_shorts, budget - for_longs)
 
 
 @given(st.lists(st.integers(1, 50), max_size=8), st.integers(0, 100))
@@ -304,9 +338,8 @@ def test_decoding_requests_get_a_token_in_every_step_while_prompts_are_computed(
     while not short.output_token_ids:
         ran = engine.step()
         steps += 1
-        assert ran.tokens[long.request_id] > 0
         assert all(ran.tokens[decoder.request_id] == 1 for decoder in decoders)
-    assert steps == 1  # half of the 12 tokens that are left are enough for it
+    assert steps == 1
     while not long.output_token_ids:
         ran = engine.step()
         assert sum(ran.tokens.values()) <= 16
@@ -325,7 +358,43 @@ def test_many_long_prompts_leave_a_place_for_a_short_one() -> None:
     engine.add(short)
     ran = engine.step()
     assert ran.sampled.keys() == {short.request_id}
-    assert ran.tokens == {longs[0].request_id: 5, longs[1].request_id: 6, short.request_id: 5}
+    assert ran.tokens == {short.request_id: 5}, "the long ones stand aside"
+    engine.add(make_request(5, 1))
+    assert list(engine.step().tokens.values()) == [2, 2, 5], "but not twice in a row"
+    engine.run()
+    assert_as_alone(short, *longs)
+
+
+def parts(engine: Engine) -> list[int]:
+    """Run to the end; return how many tokens each step had."""
+    done = len(engine.history)
+    engine.run()
+    return [sum(ran.tokens.values()) for ran in engine.history[done:]]
+
+
+def test_a_long_prompt_comes_in_smaller_parts_where_others_come_and_go() -> None:
+    engine = make_engine(num_blocks=400, max_num_batched_tokens=16)
+    alone = make_request(40, 1)
+    engine.add(alone)
+    assert parts(engine) == [16, 16, 8]
+    engine.add(make_request(3, 1), make_request(3, 1))
+    parts(engine)
+    engine.add(make_request(40, 1))
+    assert parts(engine) == [8] * 5
+    engine.clock.now += 60
+    engine.add(make_request(40, 1))
+    assert parts(engine) == [16, 16, 8]
+
+
+def test_what_is_left_of_long_prompts_does_not_keep_a_short_one_waiting() -> None:
+    engine = make_engine(num_blocks=400, max_num_batched_tokens=16, max_num_partial_prefills=3)
+    longs = [make_request(24, 1) for _ in range(4)]
+    engine.add(*longs)
+    while all(request.num_tokens - request.num_computed_tokens > 12 for request in longs):
+        engine.step()
+    short = make_request(5, 1)
+    engine.add(short)
+    assert short.request_id in engine.step().sampled
     engine.run()
     assert_as_alone(short, *longs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -64,6 +65,29 @@ def test_text_ids_and_rendered_prompts_agree(server: ServerProcess) -> None:
         server.post("/detokenize", {"tokens": rendered["prompt_token_ids"]}).json["prompt"]
         == rendered["prompt"]
     )
+
+
+SETTLED = """
+import asyncio, gc, sys
+from tinyllm.server.app import create_app
+from tinyllm.server.settings import ServerConfig
+
+async def main():
+    app = create_app(ServerConfig(model=sys.argv[1], num_threads=1, progress=False))
+    async with app.test_app():
+        while app.extensions["tinyllm"].loaded_engine is None:
+            await asyncio.sleep(0.01)
+        print(gc.get_freeze_count())
+
+asyncio.run(main())
+"""
+
+
+def test_the_garbage_collector_passes_over_what_stays(tiny_llama: Path) -> None:
+    """Going through torch, the model and the server takes it 0.1 s, and would be done again and again."""
+    command = [sys.executable, "-c", SETTLED, str(tiny_llama)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(result.stdout) > 50_000
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,11 @@ def _interruptible(function: Callable[[], T]) -> T:
 
 
 def _fetch(repo_id: str, revision: str | None, offline: bool, source: dict[str, Any]) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, constants, snapshot_download
 
+    if not offline:  # is anybody there? The library's other questions wait for ever for an answer
+        api = HfApi(endpoint=source["endpoint"], token=source["token"])
+        api.repo_info(repo_id, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     small: dict[str, Any] = {"allow_patterns": list(_SMALL_FILES), "local_files_only": offline}
     snapshot = Path(snapshot_download(repo_id, revision=revision, **small, **source))
     if not (snapshot / CONFIG_FILE).exists():

@@ -65,8 +65,7 @@ class Admission:
         """Whether a short prompt could still start beside these and this one: long ones leave one place."""
         if request.num_tokens <= self.long:
             return True
-        num_long = sum(other.num_tokens - other.num_computed_tokens > self.long for other in prefills)
-        if num_long < self._max_long:
+        if sum(map(self.is_long, prefills)) < self._max_long:
             return True
         return self.kv.has_computed_blocks(request, self.kv.blocks_for(request.num_tokens - self.long))
 

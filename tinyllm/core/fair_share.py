@@ -20,19 +20,23 @@ def fair_shares(wants: Sequence[int], budget: int) -> list[int]:
     return shares
 
 
-def prefill_shares(wants: Sequence[int], budget: int, long: int) -> list[int]:
+def prefill_shares(
+    wants: Sequence[int], are_long: Sequence[bool], budget: int, long_budget: int
+) -> list[int]:
     """Divide ``budget`` among prompts with ``wants`` tokens left, given in order of rank.
 
-    Each prompt with more than ``long`` tokens gets a fair share, and so do all the short ones together, who
-    take theirs one after the other: dividing it would only let each of them finish as late as the last.
+    Long prompts get fair shares of at most ``long_budget`` together, and at most of what is fair beside the
+    short ones. Of these, any that is done with an equal part of the rest comes first, so that it never waits
+    for a larger one; then one comes after the other: dividing would only let each finish as late as the last.
     """
-    longs = [want for want in wants if want > long]
-    for_shorts, *for_longs = fair_shares([sum(wants) - sum(longs), *longs], budget)
-    shares = []
-    for want in wants:
-        if want > long:
-            shares.append(for_longs.pop(0))
-        else:
-            shares.append(min(want, for_shorts))
-            for_shorts -= shares[-1]
+    longs = [want for want, is_long in zip(wants, are_long, strict=True) if is_long]
+    _, *fair = fair_shares([sum(wants) - sum(longs), *longs], budget)
+    for_longs = iter(fair_shares(longs, min(long_budget, sum(fair))))
+    shares = [next(for_longs) if is_long else 0 for is_long in are_long]
+    left = budget - sum(shares)
+    shorts = [place for place, is_long in enumerate(are_long) if not is_long]
+    modest = left // max(1, len(shorts))
+    for place in sorted(shorts, key=lambda place: wants[place] > modest):
+        shares[place] = min(wants[place], left)
+        left -= shares[place]
     return shares

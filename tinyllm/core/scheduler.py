@@ -128,6 +128,8 @@ class Scheduler:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use; choose another", param="request_id"
             )
+        if self.requests and request.leader is None:
+            self._pace.note_company(self.clock())
         request.rank = rank_of(request, self.config.priority_ageing, next(self._numbers))
         self.requests[request.request_id] = request
         self.waiting.add(request)
@@ -237,33 +239,52 @@ class Scheduler:
     def _schedule_prefills(
         self, group: list[Request], budget: int, output: SchedulerOutput, now: float
     ) -> None:
-        """Divide the budget among prompts, running ones first, in groups of ``max_num_partial_prefills``.
+        """Divide the budget among prompts, running ones first, ``max_num_partial_prefills`` of them at once.
 
-        When a whole group is done within the budget the next one starts, so only the last stays unfinished.
+        Those that are done within the budget make room for the next ones.
         """
         # Blocks that were just taken from one request are not given to a new one.
         candidates = iter([] if output.preempted else list(self.waiting))
-        long = self._admission.long
         longest: int | None = None
+        partial: list[Request] = []
         while True:
-            size = min(self._max_prefills, budget)
+            size = min(self._max_prefills - len(partial), budget)
             wants = [self._num_tokens_left(request) for request in group]
-            while len(group) < size and sum(want for want in wants if want <= long) < budget:
-                request = self._admit_next(candidates, group, longest, output, now)
+            while len(group) < size and self._short_wants(group, wants) < budget:
+                request = self._admit_next(candidates, [*partial, *group], longest, output, now)
                 if request is None:
                     break
                 group.append(request)
                 wants.append(self._num_tokens_left(request))
-            shares = wants if self._one_shot else prefill_shares(wants, budget, long)
-            for request, num_new_tokens in zip(group, shares, strict=True):
+            shares = wants if self._one_shot else self._shares(group, wants, budget, output, now)
+            for request, want, num_new_tokens in zip(group, wants, shares, strict=True):
                 if num_new_tokens:
                     self._plan(request, num_new_tokens, output)
+                if num_new_tokens < want:
+                    partial.append(request)
             budget -= sum(shares)
-            if len(group) < size or budget <= 0:
+            if len(group) < size or budget <= 0 or len(partial) >= self._max_prefills:
                 return
             group = []
             if self._one_shot:
                 longest = budget
+
+    def _short_wants(self, group: Sequence[Request], wants: Sequence[int]) -> int:
+        return sum(
+            want for request, want in zip(group, wants, strict=True) if not self._admission.is_long(request)
+        )
+
+    def _shares(
+        self, group: Sequence[Request], wants: Sequence[int], budget: int, output: SchedulerOutput, now: float
+    ) -> list[int]:
+        """Return how many tokens of each prompt come next."""
+        are_long = [self._admission.is_long(request) for request in group]
+        if not any(are_long):
+            return prefill_shares(wants, are_long, budget, 0)
+        long_budget = self._pace.long_budget(
+            self.config.max_num_batched_tokens, output.num_decodes, not all(are_long), now
+        )
+        return prefill_shares(wants, are_long, budget, long_budget)
 
     def _num_tokens_left(self, request: Request) -> int:
         """Return how many tokens may be computed now: the row that samples waits for credit."""

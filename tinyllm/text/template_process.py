@@ -120,7 +120,7 @@ def _started(arguments: list[str]) -> tuple[subprocess.Popen[bytes], BinaryIO]:
     with ours, theirs:
         ours.settimeout(_PATIENCE)
         process = subprocess.Popen(  # noqa: S603  our own module, in our own Python
-            [sys.executable, "-P", "-S", "-c", _PROGRAM, *arguments],
+            [sys.executable or "python3", "-P", "-S", "-c", _PROGRAM, *arguments],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=subprocess.DEVNULL,

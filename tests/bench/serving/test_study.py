@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from benches.arms import ROOT
 from benches.serving.cells import ALONE, BESIDE, cells
 from benches.serving.loads import Loads
-from benches.serving.report import disturbance, side_by_side, study_sections
+from benches.serving.report import disturbance, docs_lines, replays, side_by_side, study_sections
 from benches.serving.servers import Backend, RunningServer, llamacpp_server, vllm_server
 from benches.serving.study import Job, Study
 from tinyllm.bench.compare import compare
@@ -194,6 +195,37 @@ def test_short_requests_are_compared_with_themselves_alone() -> None:
     table = disturbance({"one": {"cells": cells}, "without": {"cells": cells[:1]}})
     assert table is not None
     assert table.rows == [("one", "1.0", "1.0", "10.0", "30.0", "3.00")]
+
+
+def level(fraction: float, window: int, good: float) -> dict[str, Any]:
+    latencies = {"ttft_ms": {"p50": 5.0 + window, "p99": 50.0}, "tpot_ms": {"p99": 9.0}}
+    summary = {"completed": 10, "failed": window, "good_ratio": good, **latencies}
+    lag = {"p99_ms": 1.0 + window}
+    return {"fraction": fraction, "rate": 2.0, "summary": summary, "queue_ms": None, "client_lag": lag}
+
+
+def test_windows_at_the_same_load_are_one_row() -> None:
+    report = {"levels": [level(0.5, 0, 1.0), level(0.9, 0, 1.0), level(0.5, 1, 0.8)]}
+    table = replays({"one": {"capacity": report}, "without": {"capacity": None}})
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["one at 0.5 C_ref", "one at 0.9 C_ref"]
+    assert table.rows[0] == ("one at 0.5 C_ref", "2", "20", "1", "0.800", "6", "50", "9", "")
+
+
+def test_the_documentation_has_everything_side_by_side(tiny_llama: Path, tmp_path: Path) -> None:
+    result, _ = run_study(tiny_llama, tmp_path, [backend("tinyllm"), backend("other")])
+    lines = "\n".join(docs_lines(result))
+    for words in (
+        "C_ref, requests/s",
+        "Output tokens a second:",
+        "tinyllm at 0.9 C_ref",
+        "The client's own lag",
+    ):
+        assert words in lines
+    assert (
+        "<!-- results serving smollm2-135m-instruct bfloat16 -->\n"
+        in (ROOT / "docs" / "benchmarks.md").read_text()
+    )
 
 
 @pytest.mark.parametrize("context", [128, 256, 2048, 8192])
