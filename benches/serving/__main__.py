@@ -83,6 +83,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--max-input-len", type=int, default=512, help="longest prompt of the trace")
     parser.add_argument("--max-output-len", type=int, default=128, help="longest answer of the trace")
     parser.add_argument("--windows", type=int, default=3, help="of the trace; 0 leaves it out")
+    parser.add_argument(
+        "--one-window", nargs="+", default=[], choices=NAMES, help="servers that replay only the first window"
+    )
     parser.add_argument("--requests", type=int, default=64, help="of each other load, about")
     parser.add_argument("--rate", type=float, default=3.0, help="of short requests beside long prefill")
     parser.add_argument("--goodput", nargs="+", default=["ttft:1000", "tpot:100"], metavar="NAME:MS")

@@ -78,6 +78,8 @@ class Loads:
             report = self._study.of(server.backend.name)["capacity"]
             if report is None or report["capacity"]["c_ref"] is None:
                 raise TinyLLMError("it has no C_ref")
+            if window and server.backend.name in self._args.one_window:
+                raise TinyLLMError("left out: it replays only the first window")
             c_ref = report["capacity"]["c_ref"]
             report["levels"].append(await replay(self._workload(server), c_ref, fraction, window))
 

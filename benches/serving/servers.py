@@ -44,13 +44,12 @@ class Backend:
 
 
 def tinyllm_server(model: Path, dtype: str, threads: int, context: int) -> Backend:
-    """Return ``tinyllm serve``."""
+    """Return ``tinyllm serve``; as the others' do, its prefix cache serves also those without a key."""
     command = [sys.executable, "-m", "tinyllm", "serve", "--model", str(model), "--dtype", dtype]
     command += ["--num-threads", str(threads), "--max-model-len", str(context)]
     command += ["--max-num-seqs", str(MAX_SEQS), "--served-model-name", MODEL_NAME]
-    return Backend(
-        "tinyllm", [*command, "--no-progress", "--no-access-log"], sys.executable, "tinyllm.server.app"
-    )
+    command += ["--prefix-cache", "process-global", "--no-progress", "--no-access-log"]
+    return Backend("tinyllm", command, sys.executable, "tinyllm.server.app")
 
 
 def vllm_server(python: str, model: Path, dtype: str, threads: int, context: int, *, eager: bool) -> Backend:

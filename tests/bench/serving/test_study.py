@@ -43,6 +43,7 @@ def run_study(
         "max_input_len": 512,
         "max_output_len": 128,
         "windows": 1,
+        "one_window": [],
         "requests": 2,
         "rate": 50.0,
         "goodput": ["ttft:60000"],
@@ -195,6 +196,19 @@ def test_short_requests_are_compared_with_themselves_alone() -> None:
     table = disturbance({"one": {"cells": cells}, "without": {"cells": cells[:1]}})
     assert table is not None
     assert table.rows == [("one", "1.0", "1.0", "10.0", "30.0", "3.00")]
+
+
+def test_a_slow_server_may_replay_only_the_first_window(tiny_llama: Path, tmp_path: Path) -> None:
+    backends = [backend("tinyllm"), backend("llama.cpp")]
+    result, _ = run_study(tiny_llama, tmp_path, backends, windows=2, one_window=["llama.cpp"], only=["C_ref"])
+    windows = {
+        name: [level["window"] for level in found["capacity"]["levels"]]
+        for name, found in result["backends"].items()
+    }
+    assert windows == {"tinyllm": [0] * 4 + [1] * 4, "llama.cpp": [0] * 4}
+    assert set(result["backends"]["llama.cpp"]["failures"].values()) == {
+        "left out: it replays only the first window"
+    }
 
 
 def level(fraction: float, window: int, good: float) -> dict[str, Any]:
