@@ -282,7 +282,7 @@ class Scheduler:
         if not any(are_long):
             return prefill_shares(wants, are_long, budget, 0)
         long_budget = self._pace.long_budget(
-            self.config.max_num_batched_tokens, output.num_decodes, not all(are_long), now
+            self.config.max_num_batched_tokens, sum(are_long), not all(are_long), output.num_decodes, now
         )
         return prefill_shares(wants, are_long, budget, long_budget)
 
