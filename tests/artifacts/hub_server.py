@@ -62,14 +62,15 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self, method: str) -> None:
-        path = unquote(urlsplit(self.path).path)
+        quoted = urlsplit(self.path).path
+        path = unquote(quoted)
         self.hub.requests.append((method, path, self.headers))
         if fault := self.hub.fail(method, path):
             self._send(*fault)
         elif self.hub.token and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             self._send(401, {"X-Error-Code": "RepoNotFound"})
         elif path.startswith("/api/models/"):
-            self._api(path.removeprefix("/api/models/").split("/"))
+            self._api([unquote(part) for part in quoted.removeprefix("/api/models/").split("/")])
         elif "/resolve/" in path:
             self._resolve(path.strip("/").split("/"), method)
         else:  # what the library asks beside models

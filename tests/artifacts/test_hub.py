@@ -91,8 +91,7 @@ def test_only_the_needed_files_are_fetched(hub: Hub, fetch: Fetch, model_files: 
 
 def test_all_files_are_of_one_commit_even_if_the_branch_moves(hub: Hub, fetch: Fetch) -> None:
     def move(method: str, path: str) -> None:
-        if "/revision/" in path:
-            hub.branches[REPO, "main"] = NEW
+        hub.branches[REPO, "main"] = NEW
 
     hub.after = move
     directory, commit = fetch()
@@ -156,6 +155,15 @@ def test_offline_uses_the_cache_only(hub: Hub, fetch: Fetch) -> None:
     assert fetch(offline=True) == online
     assert fetch(offline=True, revision=OLD) == online
     assert not hub.requests
+
+
+@pytest.mark.parametrize("revision", ["dev", "refs/pr/1", NEW])
+def test_offline_knows_which_commit_a_revision_was(revision: str, hub: Hub, fetch: Fetch) -> None:
+    hub.branches[REPO, "refs/pr/1"] = NEW
+    fetched = fetch(revision=revision)
+    files = [file for file in (fetched[0].parents[1] / "refs").rglob("*") if file.is_file()]
+    assert [file.read_text() for file in files] == ([] if revision == NEW else [NEW])
+    assert fetch(revision=revision, offline=True) == fetched
 
 
 def test_offline_by_the_environment(hub: Hub, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:

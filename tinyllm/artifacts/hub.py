@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 from tinyllm.artifacts.directory import (
     CONFIG_FILE,
@@ -85,20 +86,39 @@ def _interruptible(function: Callable[[], T]) -> T:
 
 
 def _fetch(repo_id: str, revision: str | None, offline: bool, source: dict[str, Any]) -> Path:
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
-    if not offline:  # is anybody there? The library's other questions wait for ever for an answer
-        api = HfApi(endpoint=source["endpoint"], token=source["token"])
-        api.repo_info(repo_id, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    revision = revision or constants.DEFAULT_REVISION
+    commit = revision if offline else _pinned(repo_id, revision, source)
     small: dict[str, Any] = {"allow_patterns": list(_SMALL_FILES), "local_files_only": offline}
-    snapshot = Path(snapshot_download(repo_id, revision=revision, **small, **source))
+    snapshot = Path(snapshot_download(repo_id, revision=commit, **small, **source))
     if not (snapshot / CONFIG_FILE).exists():
         raise ModelNotFoundError(f"{repo_id} has no {CONFIG_FILE}, so it is not a model that tinyllm reads")
     if offline:
         _refuse_partial(snapshot, repo_id)
     else:
+        _remember(snapshot, revision)
         _fetch_weights(repo_id, snapshot, source)
     return snapshot
+
+
+def _pinned(repo_id: str, revision: str, source: dict[str, Any]) -> str | None:
+    """Return the commit that a revision is. The library, asked for a snapshot of it, would wait for ever."""
+    from huggingface_hub import HfApi, constants
+
+    api = HfApi(endpoint=source["endpoint"], token=source["token"])
+    return api.repo_info(repo_id, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT).sha
+
+
+def _remember(snapshot: Path, revision: str) -> None:
+    """Note in the library's cache which commit a revision is, as the library does for offline mode."""
+    reference = snapshot.parents[1] / "refs" / revision
+    if revision == snapshot.name or (reference.exists() and reference.read_text() == snapshot.name):
+        return  # the cache may be one that only others write to
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    partial = reference.with_name(f"{reference.name}.{uuid4().hex}.partial")
+    partial.write_text(snapshot.name)
+    partial.replace(reference)
 
 
 def _fetch_weights(repo_id: str, snapshot: Path, source: dict[str, Any]) -> None:
