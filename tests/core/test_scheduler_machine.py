@@ -12,7 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.core.harness import EOS, alone, examples, make_engine, make_request
 from tinyllm.core.admission import MAX_PREEMPTIONS
 from tinyllm.core.request import Request, RequestStatus, StreamCredit
-from tinyllm.core.step import ModelRunnerOutput, RequestUpdate, SampledToken, SchedulerOutput
+from tinyllm.core.step import (
+    ModelRunnerOutput,
+    RequestUpdate,
+    SampledToken,
+    ScheduledRequest,
+    SchedulerOutput,
+)
 from tinyllm.errors import ContextLengthError
 from tinyllm.params import SamplingParams
 
@@ -28,6 +34,11 @@ class Before:
     left: int
     credit: bool
     preemptions: int
+
+
+def prompts_of(output: SchedulerOutput) -> list[ScheduledRequest]:
+    """Return what was planned of prompts."""
+    return output.scheduled[output.num_decodes :]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -53,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         mode: str,
     ) -> None:
         self.partial, self.one_shot = partial, mode == "one-shot"
+        self.aside: set[Request] = set()
         self.long = threshold or BUDGET
         self.engine = make_engine(
             num_blocks,
@@ -242,13 +254,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             credit = item.request.credit
             assert not item.samples or credit is None or credit.available >= 1
         gone = set(output.preempted) | set(output.ended)
+        is_long = self.engine.scheduler._admission.is_long
+        has_short = any(not is_long(item.request) for item in prompts_of(output))
+        aside: set[Request] = set()
         for request, seen in before.items():
             if request in gone:
                 continue
             if seen.left == 1:  # who decodes gets a token in every step, given credit
                 assert (request in planned) == seen.credit
-            elif seen.left > self.long:
-                assert request in planned, "a long prompt gets nothing"
+            elif seen.left > self.long and request not in planned:
+                assert has_short, "a long prompt gets nothing"
+                assert request not in self.aside, "a long prompt gets nothing twice in a row"
+                aside.add(request)
+        self.aside = aside
         unfinished = [
             item
             for item in output.scheduled

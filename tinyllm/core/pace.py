@@ -50,7 +50,7 @@ class Pace:
         if num_long == 1 and (has_short or num_decodes):
             return max(1, step // 4)
         has_company = num_long > 1 or num_decodes or now - self._last_company <= COMPANY_SECONDS
-        return max(1, step // 2) if has_company else step
+        return max(num_long, step // 2) if has_company else step
 
     def note(self, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
         """Take in how long a step took."""

@@ -247,6 +247,7 @@ class Scheduler:
         candidates = iter([] if output.preempted else list(self.waiting))
         longest: int | None = None
         partial: list[Request] = []
+        long_budget: int | None = None
         while True:
             size = min(self._max_prefills - len(partial), budget)
             wants = [self._num_tokens_left(request) for request in group]
@@ -256,12 +257,17 @@ class Scheduler:
                     break
                 group.append(request)
                 wants.append(self._num_tokens_left(request))
-            shares = wants if self._one_shot else self._shares(group, wants, budget, output, now)
-            for request, want, num_new_tokens in zip(group, wants, shares, strict=True):
+            are_long = [self._admission.is_long(request) for request in group]
+            if any(are_long) and long_budget is None:
+                long_budget = self._long_budget(are_long, output, now)
+            shares = wants if self._one_shot else prefill_shares(wants, are_long, budget, long_budget or 0)
+            for request, want, is_long, num_new_tokens in zip(group, wants, are_long, shares, strict=True):
                 if num_new_tokens:
                     self._plan(request, num_new_tokens, output)
                 if num_new_tokens < want:
                     partial.append(request)
+                if is_long and long_budget:
+                    long_budget -= num_new_tokens
             budget -= sum(shares)
             if len(group) < size or budget <= 0 or len(partial) >= self._max_prefills:
                 return
@@ -274,17 +280,12 @@ class Scheduler:
             want for request, want in zip(group, wants, strict=True) if not self._admission.is_long(request)
         )
 
-    def _shares(
-        self, group: Sequence[Request], wants: Sequence[int], budget: int, output: SchedulerOutput, now: float
-    ) -> list[int]:
-        """Return how many tokens of each prompt come next."""
-        are_long = [self._admission.is_long(request) for request in group]
-        if not any(are_long):
-            return prefill_shares(wants, are_long, budget, 0)
-        long_budget = self._pace.long_budget(
-            self.config.max_num_batched_tokens, sum(are_long), not all(are_long), output.num_decodes, now
-        )
-        return prefill_shares(wants, are_long, budget, long_budget)
+    def _long_budget(self, are_long: Sequence[bool], output: SchedulerOutput, now: float) -> int:
+        """Return the most tokens of long prompts in this step, whose first prompts these are."""
+        num_long = sum(are_long)
+        has_short = num_long < len(are_long)
+        step = self.config.max_num_batched_tokens
+        return self._pace.long_budget(step, num_long, has_short, output.num_decodes, now)
 
     def _num_tokens_left(self, request: Request) -> int:
         """Return how many tokens may be computed now: the row that samples waits for credit."""
