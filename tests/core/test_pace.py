@@ -52,8 +52,8 @@ def test_long_prompts_leave_time_for_those_who_may_come() -> None:
     assert long_budget(pace, now=101.0) == 256
     assert long_budget(pace, now=100.0 + COMPANY_SECONDS + 1) == 512
     assert long_budget(pace, decodes=3, now=1000.0) == 128
-    assert long_budget(pace, decodes=3, num_long=2, now=1000.0) == 256
-    assert long_budget(pace, num_long=2, now=1000.0) == 256
+    assert long_budget(pace, decodes=3, num_long=2, now=1000.0) == 192
+    assert long_budget(pace, num_long=2, now=1000.0) == 192
     assert long_budget(pace, step=3, decodes=1) == 1, "a little always goes on"
     assert long_budget(Pace(0.0), decodes=3, short=True) == 512, "zero is no limit"
 
@@ -62,7 +62,7 @@ def test_long_prompts_stand_aside_for_short_ones_every_other_time() -> None:
     pace = Pace(2.5)
     assert [long_budget(pace, short=True) for _ in range(4)] == [0, 128, 0, 128]
     assert long_budget(pace, decodes=2) == 128
-    assert [long_budget(pace, short=True, num_long=2) for _ in range(2)] == [0, 256]
+    assert [long_budget(pace, short=True, num_long=2) for _ in range(2)] == [0, 192]
 
 
 def test_goes_by_the_nearest_known_number_of_answers() -> None:

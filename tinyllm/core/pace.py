@@ -38,19 +38,20 @@ class Pace:
         """Return the most tokens of long prompts for a step that may have ``step`` tokens.
 
         Smaller parts of a prompt cost more, but whoever comes while one is computed waits until it is. So a
-        prompt by itself comes as fast as it can; where others come and go, long prompts take half a step at
-        once, and only one, beside answers, a quarter. For short prompts they stand aside, though not twice
-        in a row.
+        prompt by itself comes as fast as it can, where others come and go it takes half a step at once, and
+        beside answers a quarter; several long prompts take a little more. For short prompts all of them stand
+        aside, though not twice in a row.
         """
         if not self._max_slowdown:
             return step
         self._stood_aside = has_short and not self._stood_aside
         if self._stood_aside:
             return 0
-        if num_long == 1 and (has_short or num_decodes):
+        if num_long > 1:
+            return max(num_long, step * 3 // 8)
+        if has_short or num_decodes:
             return max(1, step // 4)
-        has_company = num_long > 1 or num_decodes or now - self._last_company <= COMPANY_SECONDS
-        return max(num_long, step // 2) if has_company else step
+        return max(1, step // 2) if now - self._last_company <= COMPANY_SECONDS else step
 
     def note(self, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
         """Take in how long a step took."""
