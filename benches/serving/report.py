@@ -12,6 +12,8 @@ from tinyllm.bench.plots.runs import runs_of, sections, words_of
 from tinyllm.bench.table import environment_line, markdown_table
 
 OURS = "tinyllm"
+FEW = 4
+"""More loads than this are counted, not named."""
 LATENCIES = (
     ("ttft_ms", "p50", "Time to first token, median"),
     ("ttft_ms", "p99", "Time to first token, p99"),
@@ -66,8 +68,9 @@ def docs_lines(result: Mapping[str, Any]) -> Iterator[str]:
     usual, most = _lag(backends)
     yield f"The client's own lag, p99 of a run: {usual:.1f} ms in the median run, {most:.1f} at most."
     for name, found in backends.items():
-        for what, words in found["failures"].items():
-            yield f"{name}, {what}: {words}."
+        for words in dict.fromkeys(found["failures"].values()):
+            loads = [what for what, why in found["failures"].items() if why == words]
+            yield f"{name}, {', '.join(loads) if len(loads) < FEW else f'{len(loads)} loads'}: {words}."
 
 
 def _titled(title: str, table: Table | None) -> Iterator[str]:
