@@ -161,7 +161,7 @@ async def test_a_client_that_goes_away_stops_its_work(phase: str, stream: bool) 
                 if phase == "prefill":
                     gate.allow(3)
                 if phase == "decode":
-                    gate.allow(10)
+                    gate.allow(20)
                     while stream and "data:" not in request.text:
                         await request.read()
                 await request.disconnect()
