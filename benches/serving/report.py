@@ -84,14 +84,13 @@ def _titled(title: str, table: Table | None) -> Iterator[str]:
 
 def _lag(backends: Mapping[str, Any]) -> tuple[float, float]:
     """Return the median and the largest of the runs' 99th percentiles, in ms."""
-    runs = [run for found in backends.values() for run in _runs(found)]
+    runs = [run for found in backends.values() for run in (*found["cells"], *_levels(found))]
     lags = [run["client_lag"]["p99_ms"] for run in runs]
     return statistics.median(lags), max(lags)
 
 
-def _runs(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    levels = [] if found["capacity"] is None else found["capacity"]["levels"]
-    return [*found["cells"], *levels]
+def _levels(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [] if found["capacity"] is None else found["capacity"]["levels"]
 
 
 def replays(backends: Mapping[str, Any]) -> Table | None:
@@ -99,7 +98,7 @@ def replays(backends: Mapping[str, Any]) -> Table | None:
     rows = []
     for name, found in backends.items():
         levels: dict[float, list[Mapping[str, Any]]] = {}
-        for level in [] if found["capacity"] is None else found["capacity"]["levels"]:
+        for level in _levels(found):
             levels.setdefault(level["fraction"], []).append(level)
         for fraction, runs in levels.items():
             summaries = [run["summary"] for run in runs]

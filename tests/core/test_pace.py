@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.harness import make_engine, make_request
-from tinyllm.core.pace import COMPANY_SECONDS, MIN_BUDGET, Pace
+from tinyllm.core.pace import MIN_BUDGET, Pace
 
 
 def seconds(num_decodes: int, num_prefill_tokens: int) -> float:
@@ -37,32 +37,6 @@ def test_learns_what_a_token_costs() -> None:
     for _ in range(30):  # prompts got twice as dear
         pace.note(8, 60, 0.012 + 60 * 0.0006)
     assert pace.prefill_budget(8) == 16
-
-
-def long_budget(
-    pace: Pace, *, step: int = 512, num_long: int = 1, short: bool = False, decodes: int = 0, now: float = 0.0
-) -> int:
-    return pace.long_budget(step, num_long, short, decodes, now)
-
-
-def test_long_prompts_leave_time_for_those_who_may_come() -> None:
-    pace = Pace(2.5)
-    assert long_budget(pace) == 512, "nobody came beside another yet"
-    pace.note_company(100.0)
-    assert long_budget(pace, now=101.0) == 256
-    assert long_budget(pace, now=100.0 + COMPANY_SECONDS + 1) == 512
-    assert long_budget(pace, decodes=3, now=1000.0) == 128
-    assert long_budget(pace, decodes=3, num_long=2, now=1000.0) == 192
-    assert long_budget(pace, num_long=2, now=1000.0) == 192
-    assert long_budget(pace, step=3, decodes=1) == 1, "a little always goes on"
-    assert long_budget(Pace(0.0), decodes=3, short=True) == 512, "zero is no limit"
-
-
-def test_long_prompts_stand_aside_for_short_ones_every_other_time() -> None:
-    pace = Pace(2.5)
-    assert [long_budget(pace, short=True) for _ in range(4)] == [0, 128, 0, 128]
-    assert long_budget(pace, decodes=2) == 128
-    assert [long_budget(pace, short=True, num_long=2) for _ in range(2)] == [0, 192]
 
 
 def test_goes_by_the_nearest_known_number_of_answers() -> None:

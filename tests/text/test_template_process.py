@@ -27,14 +27,18 @@ USER = {"role": "user", "content": "hi"}
 ROOT = Path(__file__).parents[2]
 
 
+def running(process: TemplateProcess) -> subprocess.Popen[bytes]:
+    """Return the process that answers now."""
+    assert process._worker is not None
+    return process._worker._process
+
+
 def test_the_process_can_open_nothing_and_keeps_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a template leave Jinja's sandbox after all."""
     monkeypatch.setenv("TINYLLM_API_KEY", "secret")
     process = TemplateProcess()
     assert ChatTemplates({"default": "x"}, process=process).render([USER]) == "x"
-    worker = process._worker
-    assert worker is not None
-    place = Path("/proc") / str(worker._process.pid)
+    place = Path("/proc") / str(running(process).pid)
     if not place.exists():
         pytest.skip("this system does not show processes as files")
     assert b"secret" not in (place / "environ").read_bytes()
@@ -135,11 +139,12 @@ def test_the_process_starts_from_any_program(start: str, tmp_path: Path) -> None
 
 def test_the_limit_is_of_processor_time() -> None:
     """Waiting for a busy machine, or for the next question, does not count against a template."""
-    templates = ChatTemplates({"default": "{{ messages[0].content }}"}, process=TemplateProcess(seconds=0.3))
+    process = TemplateProcess(seconds=0.3)
+    templates = ChatTemplates({"default": "{{ messages[0].content }}"}, process=process)
     assert templates.render([USER]) == "hi"
-    process = templates._process._worker._process  # type: ignore[union-attr]
-    os.kill(process.pid, signal.SIGSTOP)
-    threading.Timer(0.5, os.kill, (process.pid, signal.SIGCONT)).start()
+    pid = running(process).pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
     began = time.perf_counter()
     assert templates.render([USER]) == "hi"
     assert time.perf_counter() - began > 0.3
@@ -149,10 +154,8 @@ def test_a_process_that_was_killed_is_replaced() -> None:
     process = TemplateProcess()
     templates = ChatTemplates({"default": "{{ messages[0].content }}"}, process=process)
     assert templates.render([USER]) == "hi"
-    worker = process._worker
-    assert worker is not None
-    worker._process.kill()
-    worker._process.wait()
+    running(process).kill()
+    running(process).wait()
     assert templates.render([USER]) == "hi"
 
 
@@ -160,11 +163,11 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(template_process, "_PATIENCE", 1.0)
     process = TemplateProcess()
     templates = ChatTemplates({"default": "{{ messages[0].content }}"}, process=process)
-    while True:  # it may need longer than this patience to start
+    for _ in range(20):  # it may need longer than this patience to start
         with contextlib.suppress(ChatTemplateError):
             templates.render([USER])
             break
-    os.kill(process._worker._process.pid, signal.SIGSTOP)  # type: ignore[union-attr]
+    os.kill(running(process).pid, signal.SIGSTOP)
     with pytest.raises(ChatTemplateError, match="its process ended"):
         templates.render([USER])
 
@@ -190,11 +193,9 @@ def test_an_answer_that_nobody_waited_for_goes_to_nobody_else(monkeypatch: pytes
 def test_the_process_ends_with_its_object() -> None:
     process = TemplateProcess()
     ChatTemplates({"default": "x"}, process=process).render([USER])
-    worker = process._worker
-    assert worker is not None
-    popen = worker._process
+    popen = running(process)
     assert popen.poll() is None
-    del process, worker
+    del process
     assert popen.poll() is not None
 
 

@@ -1,8 +1,6 @@
-"""`Pace`: how many prompt tokens a step may take while others wait for it to end."""
+"""`Pace`: how many prompt tokens a step may take while answers wait for their next token."""
 
 from __future__ import annotations
-
-import math
 
 __all__ = ["Pace"]
 
@@ -11,12 +9,10 @@ MIN_BUDGET = 16
 for a number of rows, and kept, so few different numbers should occur."""
 WEIGHT = 0.25
 """Of the newest measurement in a moving average."""
-COMPANY_SECONDS = 10.0
-"""So long after a request came beside another, a long prompt counts as by itself."""
 
 
 class Pace:
-    """Learns what steps cost from those that were, and who shares them, to keep one from taking too long.
+    """Learns what steps cost from those that were, to keep one from taking too long.
 
     A step with answers in it is to take at most ``max_slowdown`` times as long as it would without prompts.
     What it would take without is remembered for each power of two of answers; what a prompt token adds, as
@@ -27,31 +23,6 @@ class Pace:
         self._max_slowdown = max_slowdown
         self._decode_seconds: dict[int, float] = {}
         self._token_seconds: float | None = None
-        self._last_company = -math.inf
-        self._stood_aside = False
-
-    def note_company(self, now: float) -> None:
-        """Take in that a request came while there was another."""
-        self._last_company = now
-
-    def long_budget(self, step: int, num_long: int, has_short: bool, num_decodes: int, now: float) -> int:
-        """Return the most tokens of long prompts for a step that may have ``step`` tokens.
-
-        Smaller parts of a prompt cost more, but whoever comes while one is computed waits until it is. So a
-        prompt by itself comes as fast as it can, where others come and go it takes half a step at once, and
-        beside answers a quarter; several long prompts take a little more. For short prompts all of them stand
-        aside, though not twice in a row.
-        """
-        if not self._max_slowdown:
-            return step
-        self._stood_aside = has_short and not self._stood_aside
-        if self._stood_aside:
-            return 0
-        if num_long > 1:
-            return max(num_long, step * 3 // 8)
-        if has_short or num_decodes:
-            return max(1, step // 4)
-        return max(1, step // 2) if now - self._last_company <= COMPANY_SECONDS else step
 
     def note(self, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
         """Take in how long a step took."""

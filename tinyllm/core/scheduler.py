@@ -11,6 +11,7 @@ from tinyllm.core.admission import Admission
 from tinyllm.core.fair_share import prefill_shares
 from tinyllm.core.integrity import require
 from tinyllm.core.kv_cache_manager import KVCacheManager
+from tinyllm.core.long_prompts import LongPrompts
 from tinyllm.core.pace import Pace
 from tinyllm.core.request import Request, RequestStatus
 from tinyllm.core.request_queue import RequestQueue, rank_of
@@ -60,6 +61,7 @@ class Scheduler:
         self._one_shot = config.prefill_mode == "one-shot"
         self._max_prefills = 1 if self._one_shot else config.max_num_partial_prefills
         self._pace = Pace(config.max_prefill_slowdown)
+        self._long_prompts = LongPrompts(config.max_num_batched_tokens)
         self._numbers = count()
         self._next_due = math.inf
         """No request times out before this."""
@@ -129,7 +131,7 @@ class Scheduler:
                 f"request id {request.request_id!r} is in use; choose another", param="request_id"
             )
         if self.requests and request.leader is None:
-            self._pace.note_company(self.clock())
+            self._long_prompts.note_company(self.clock())
         request.rank = rank_of(request, self.config.priority_ageing, next(self._numbers))
         self.requests[request.request_id] = request
         self.waiting.add(request)
@@ -251,14 +253,15 @@ class Scheduler:
         while True:
             size = min(self._max_prefills - len(partial), budget)
             wants = [self._num_tokens_left(request) for request in group]
-            while len(group) < size and self._short_wants(group, wants) < budget:
+            are_long = [self._admission.is_long(request) for request in group]
+            while len(group) < size and _sum_of_shorts(wants, are_long) < budget:
                 request = self._admit_next(candidates, [*partial, *group], longest, output, now)
                 if request is None:
                     break
                 group.append(request)
                 wants.append(self._num_tokens_left(request))
-            are_long = [self._admission.is_long(request) for request in group]
-            if any(are_long) and long_budget is None:
+                are_long.append(self._admission.is_long(request))
+            if long_budget is None and any(are_long):
                 long_budget = self._long_budget(are_long, output, now)
             shares = wants if self._one_shot else prefill_shares(wants, are_long, budget, long_budget or 0)
             for request, want, is_long, num_new_tokens in zip(group, wants, are_long, shares, strict=True):
@@ -275,17 +278,11 @@ class Scheduler:
             if self._one_shot:
                 longest = budget
 
-    def _short_wants(self, group: Sequence[Request], wants: Sequence[int]) -> int:
-        return sum(
-            want for request, want in zip(group, wants, strict=True) if not self._admission.is_long(request)
-        )
-
     def _long_budget(self, are_long: Sequence[bool], output: SchedulerOutput, now: float) -> int:
         """Return the most tokens of long prompts in this step, whose first prompts these are."""
-        num_long = sum(are_long)
-        has_short = num_long < len(are_long)
-        step = self.config.max_num_batched_tokens
-        return self._pace.long_budget(step, num_long, has_short, output.num_decodes, now)
+        if self._one_shot or not self.config.max_prefill_slowdown:
+            return self.config.max_num_batched_tokens
+        return self._long_prompts.budget(sum(are_long), not all(are_long), output.num_decodes, now)
 
     def _num_tokens_left(self, request: Request) -> int:
         """Return how many tokens may be computed now: the row that samples waits for credit."""
@@ -438,3 +435,7 @@ class Scheduler:
             self._next_due <= self._earliest_due(),
             "a timeout is missed",
         )
+
+
+def _sum_of_shorts(wants: Sequence[int], are_long: Sequence[bool]) -> int:
+    return sum(want for want, is_long in zip(wants, are_long, strict=True) if not is_long)

@@ -1,0 +1,40 @@
+"""Long prompts take parts of steps, and leave the others time."""
+
+from __future__ import annotations
+
+from tests.core.harness import make_engine, make_request
+from tinyllm.core.long_prompts import COMPANY_SECONDS, LongPrompts
+
+
+def budget(
+    prompts: LongPrompts, *, num_long: int = 1, short: bool = False, decodes: int = 0, now: float = 0.0
+) -> int:
+    return prompts.budget(num_long, short, decodes, now)
+
+
+def test_they_leave_time_for_those_who_may_come() -> None:
+    prompts = LongPrompts(512)
+    assert budget(prompts) == 512, "nobody came beside another yet"
+    prompts.note_company(100.0)
+    assert budget(prompts, now=101.0) == 256
+    assert budget(prompts, now=100.0 + COMPANY_SECONDS + 1) == 512
+    assert budget(prompts, decodes=3, now=1000.0) == 128
+    assert budget(prompts, decodes=3, num_long=2, now=1000.0) == 192
+    assert budget(prompts, num_long=2, now=1000.0) == 192
+    assert budget(LongPrompts(3), decodes=1) == 1, "a little always goes on"
+
+
+def test_they_stand_aside_for_short_ones_every_other_time() -> None:
+    prompts = LongPrompts(512)
+    assert [budget(prompts, short=True) for _ in range(4)] == [0, 128, 0, 128]
+    assert budget(prompts, decodes=2) == 128
+    assert [budget(prompts, short=True, num_long=2) for _ in range(2)] == [0, 192]
+
+
+def test_without_a_limit_on_the_slowdown_they_take_whole_steps() -> None:
+    engine = make_engine(num_blocks=400, max_num_batched_tokens=16, max_prefill_slowdown=0.0)
+    engine.add(make_request(2, 40))
+    engine.step()
+    long = make_request(60, 1)
+    engine.add(long)
+    assert engine.step().tokens[long.request_id] == 15
