@@ -623,6 +623,83 @@ def test_the_queue_deadline_of_answers_ends_when_their_leader_runs() -> None:
     assert_as_alone(*group)
 
 
+def test_requests_that_come_together_compute_their_common_beginning_once() -> None:
+    engine = make_engine(max_num_batched_tokens=8, long_prefill_threshold=100)
+    first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60, 61], 2)
+    other = make_request(3, 2)
+    engine.add(first, second, other)
+    ids = [request.request_id for request in (first, second, other)]
+    assert engine.step().tokens == {ids[0]: 8}
+    assert engine.step().tokens == {ids[0]: 5, ids[2]: 3}
+    assert engine.step().tokens == {ids[0]: 1, ids[1]: 2, ids[2]: 1}
+    engine.run()
+    assert_as_alone(first, second, other)
+    assert [request.num_cached_tokens for request in (first, second)] == [0, 12]
+
+
+def test_only_what_is_not_cached_is_awaited() -> None:
+    engine = make_engine(max_num_batched_tokens=16)
+    cached = make_request(range(8), 1)
+    engine.add(cached)
+    engine.run()
+    scored = make_request([*range(8), 70], 1, params=SamplingParams(prompt_logprobs=0))
+    second = make_request([*range(8), 80], 1)
+    engine.add(scored, second)
+    assert engine.step().tokens == {scored.request_id: 9, second.request_id: 1}
+
+
+@pytest.mark.parametrize("change", ["salt", "no cache", "prompt scores"])
+def test_nothing_is_awaited_that_cannot_be_shared(change: str) -> None:
+    engine = make_engine(enable_prefix_caching=change != "no cache")
+    first = make_request(range(12), 2)
+    params = SamplingParams(prompt_logprobs=0 if change == "prompt scores" else None)
+    second = make_request(range(12), 2, salt="x" if change == "salt" else "", params=params)
+    engine.add(first, second)
+    assert engine.step().tokens == {first.request_id: 12, second.request_id: 12}
+
+
+@pytest.mark.parametrize("end", ["aborted", "preempted"])
+def test_a_beginning_is_not_awaited_from_one_that_does_not_compute_it(end: str) -> None:
+    engine = make_engine(max_num_batched_tokens=4)
+    first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60], 2)
+    engine.add(first, second)
+    engine.step()
+    assert second.awaited == (first, 12)
+    if end == "aborted":
+        engine.scheduler.abort(first.request_id)
+    else:
+        engine.scheduler._preempt(first, SchedulerOutput(started=0))
+    engine.run()
+    assert second.awaited is None
+    assert_as_alone(second)
+
+
+def test_a_reader_who_does_not_read_holds_up_nobody_with_the_same_beginning() -> None:
+    """The last token's row waits for the reader, and with it the last block: nobody waits for that one."""
+    engine = make_engine(num_blocks=100)
+    credit = StreamCredit(1)
+    busy = make_request(4, 9, credit=credit)
+    engine.add(busy)
+    while credit.available:
+        engine.step()
+    first, second = make_request(range(12), 2, credit=credit), make_request(range(14), 2)
+    engine.add(first, second)
+    for _ in range(3):
+        engine.step()
+    assert not first.num_output_tokens
+    assert second.num_output_tokens
+
+
+def test_the_queue_deadline_ends_when_others_compute_the_beginning() -> None:
+    engine = make_engine(max_num_batched_tokens=4)
+    first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60], 2, queue_deadline=101)
+    engine.add(first, second)
+    engine.step()
+    engine.clock.now = 102
+    engine.run()
+    assert_as_alone(first, second)
+
+
 # ---------------------------------------------------------------------- integrity
 
 

@@ -112,11 +112,8 @@ class KVCacheManager:
         """
         if not self._shares(request):
             return []
-        limit = request.num_tokens - 1
-        if request.wants_prompt_scores:
-            limit = min(limit, request.num_prompt_scores)
         blocks: list[KVCacheBlock] = []
-        for index in range(limit // self.block_size):
+        for index in range(_most_reused(request) // self.block_size):
             block = self.pool.lookup(*self._content(request, index))
             if block is None:
                 break
@@ -132,6 +129,20 @@ class KVCacheManager:
         if self.pool.lookup(*self._content(request, num_blocks - 1)) is None:
             return False
         return len(self.get_computed_blocks(request)) >= num_blocks
+
+    def num_shared_tokens(self, request: Request, other: Request) -> int:
+        """Return the tokens of the blocks that ``request`` could take from ``other``, once it computed them.
+
+        The block that samples the other's next token does not count, as that may wait for a reader.
+        """
+        if not self._shares(request) or self._namespace(request) != self._namespace(other):
+            return 0
+        size = self.block_size
+        most = min(_most_reused(request), other.num_tokens - 1) // size * size
+        for start in range(0, most, size):
+            if request.token_ids[start : start + size] != other.token_ids[start : start + size]:
+                return start
+        return most
 
     def allocate_slots(
         self,
@@ -201,12 +212,15 @@ class KVCacheManager:
         return hashes[index + 1], hashes[index], tuple(request.token_ids[index * size : (index + 1) * size])
 
     def _seed(self, request: Request) -> bytes:
-        """Return the parent of a request's first block: who may share with whom."""
+        """Return the parent of a request's first block."""
+        namespace = self._namespace(request).encode("utf-8", "surrogatepass")
+        return sha256(self._identity + namespace).digest()
+
+    def _namespace(self, request: Request) -> str:
+        """Return who may share with whom: those that have the same."""
         if self.enable_prefix_caching:
-            namespace = "salt:" + request.cache_salt
-        else:
-            namespace = "group:" + (request.leader or request).request_id
-        return sha256(self._identity + namespace.encode("utf-8", "surrogatepass")).digest()
+            return "salt:" + request.cache_salt
+        return "group:" + (request.leader or request).request_id
 
     def check_integrity(self, requests: Iterable[Request]) -> None:
         """Raise `IntegrityError` unless exactly these requests hold blocks, and every reference is theirs."""
@@ -225,3 +239,9 @@ class KVCacheManager:
                 committed * self.block_size <= request.num_computed_tokens <= len(table) * self.block_size,
                 f"request {request.request_id}: {request.num_computed_tokens} tokens in {len(table)} blocks",
             )
+
+
+def _most_reused(request: Request) -> int:
+    """Return how many of its tokens need not be computed, if their keys and values are there."""
+    most = request.num_tokens - 1
+    return min(most, request.num_prompt_scores) if request.wants_prompt_scores else most

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from tinyllm.core.admission import Admission
+from tinyllm.core.beginnings import Beginnings
 from tinyllm.core.fair_share import prefill_shares
 from tinyllm.core.integrity import require
 from tinyllm.core.kv_cache_manager import KVCacheManager
-from tinyllm.core.long_prompts import LongPrompts
-from tinyllm.core.pace import Pace
+from tinyllm.core.prompt_budget import PromptBudget
 from tinyllm.core.request import Request, RequestStatus
 from tinyllm.core.request_queue import RequestQueue, rank_of
 from tinyllm.core.scheduler_config import SchedulerConfig
@@ -30,15 +30,11 @@ from tinyllm.errors import ContextLengthError, InvalidRequestError
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
-ANSWERS_PER_PROMPT = 4
-"""From so many answers for each prompt on, they set the pace."""
-
-
 class Scheduler:
     """Lets ``num_computed_tokens`` of every request catch up with its ``num_tokens``; there are no phases.
 
     A step serves, within ``max_num_batched_tokens``: each running request that lacks one token, so that those
-    that decode get one in every step; then prompts, as much as `Pace` allows beside those that decode, up to
+    that decode get one in every step; then prompts, as much as `PromptBudget` allows beside them, up to
     ``max_num_partial_prefills`` at once with fair shares, new ones in order of rank. A prompt gets all its
     blocks when it is admitted, so only decoding can run out of blocks; then the last in rank is preempted,
     stalled ones first, and computed anew later. In one-shot mode each prompt is computed in a single step:
@@ -58,10 +54,10 @@ class Scheduler:
         self.num_preemptions = 0
         """Of all requests so far."""
         self._admission = Admission(config, kv, self.running)
+        self._beginnings = Beginnings(kv)
         self._one_shot = config.prefill_mode == "one-shot"
         self._max_prefills = 1 if self._one_shot else config.max_num_partial_prefills
-        self._pace = Pace(config.max_prefill_slowdown)
-        self._long_prompts = LongPrompts(config.max_num_batched_tokens)
+        self._budget = PromptBudget(config)
         self._numbers = count()
         self._next_due = math.inf
         """No request times out before this."""
@@ -131,7 +127,7 @@ class Scheduler:
                 f"request id {request.request_id!r} is in use; choose another", param="request_id"
             )
         if self.requests and request.leader is None:
-            self._long_prompts.note_company(self.clock())
+            self._budget.note_company(self.clock())
         request.rank = rank_of(request, self.config.priority_ageing, next(self._numbers))
         self.requests[request.request_id] = request
         self.waiting.add(request)
@@ -199,22 +195,11 @@ class Scheduler:
         self._expire(now, output)
         prefills = self._schedule_decodes(output, now)
         output.num_decodes = len(output.scheduled)
-        self._schedule_prefills(prefills, self._prefill_budget(prefills, output.num_decodes), output, now)
+        prompts = chain(prefills, islice(self.waiting, self._admission.max_running - self.num_running))
+        are_long = [self._admission.is_long(request) for request in prompts]
+        budget = self._budget.of_step(are_long, output.num_decodes)
+        self._schedule_prefills(prefills, budget, output, now)
         return output
-
-    def _prefill_budget(self, prefills: Sequence[Request], num_decodes: int) -> int:
-        """Return how many prompt tokens may come beside so many answers.
-
-        A few long prompts beside many answers come at the answers' pace. Short ones come as fast as they can:
-        if the answers of a burst started far apart, they would be computed in small batches.
-        """
-        budget = self.config.max_num_batched_tokens - num_decodes
-        prompts = [*prefills, *islice(self.waiting, self._admission.max_running - self.num_running)]
-        few = num_decodes >= ANSWERS_PER_PROMPT * len(prompts)
-        if self._one_shot or not few or not all(map(self._admission.is_long, prompts)):
-            return budget
-        paced = self._pace.prefill_budget(num_decodes)
-        return budget if paced is None else min(budget, paced)
 
     def _schedule_decodes(self, output: SchedulerOutput, now: float) -> list[Request]:
         """Schedule running requests that lack one token; return those that lack more."""
@@ -262,7 +247,7 @@ class Scheduler:
                 wants.append(self._num_tokens_left(request))
                 are_long.append(self._admission.is_long(request))
             if long_budget is None and any(are_long):
-                long_budget = self._long_budget(are_long, output, now)
+                long_budget = self._budget.of_long(are_long, output.num_decodes, now)
             shares = wants if self._one_shot else prefill_shares(wants, are_long, budget, long_budget or 0)
             for request, want, is_long, num_new_tokens in zip(group, wants, are_long, shares, strict=True):
                 if num_new_tokens:
@@ -277,12 +262,6 @@ class Scheduler:
             group = []
             if self._one_shot:
                 longest = budget
-
-    def _long_budget(self, are_long: Sequence[bool], output: SchedulerOutput, now: float) -> int:
-        """Return the most tokens of long prompts in this step, whose first prompts these are."""
-        if self._one_shot or not self.config.max_prefill_slowdown:
-            return self.config.max_num_batched_tokens
-        return self._long_prompts.budget(sum(are_long), not all(are_long), output.num_decodes, now)
 
     def _num_tokens_left(self, request: Request) -> int:
         """Return how many tokens may be computed now: the row that samples waits for credit."""
@@ -311,11 +290,15 @@ class Scheduler:
     ) -> Request | None:
         """Start the next waiting request; None if there is none, or if it lacks a seat or blocks.
 
-        It is overtaken only while it waits for its leader, its reader, or a place for long prompts. Stalled
-        requests give up theirs for it. ``longest`` bounds the tokens left to compute, if given.
+        It is overtaken only while it waits for what others compute, its reader, or a place for long prompts.
+        Stalled requests give up theirs for it. ``longest`` bounds the tokens left to compute, if given.
         """
+        computed = [item.request for item in output.scheduled[output.num_decodes :]]
         for request in candidates:
             if self._admission.waits_for_leader(request) or not self._may_sample(request, now):
+                continue
+            if self._beginnings.are_awaited(request, chain(prefills, computed)):
+                self._start(request, now)
                 continue
             if not self._admission.leaves_room(request, prefills):
                 continue
@@ -333,11 +316,16 @@ class Scheduler:
     def _run(self, request: Request, now: float) -> None:
         self.waiting.remove(request)
         self.running.add(request)
-        request.status = RequestStatus.RUNNING
-        if request.first_scheduled_time is None:
-            request.first_scheduled_time = now
+        self._start(request, now)
+        if request.status is RequestStatus.WAITING:
             request.num_cached_tokens = request.num_computed_tokens
             self.kv.stats.record(request.num_tokens, request.num_cached_tokens, self.kv.block_size)
+        request.status = RequestStatus.RUNNING
+
+    def _start(self, request: Request, now: float) -> None:
+        """Note that its tokens are being computed, by itself or by another."""
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
 
     def _last_stalled(self) -> Request | None:
         return next((r for r in reversed(self.running) if r.stalled_since is not None), None)
@@ -364,7 +352,7 @@ class Scheduler:
         """
         now = self.clock()
         num_prefill_tokens = output.num_scheduled_tokens - output.num_decodes
-        self._pace.note(output.num_decodes, num_prefill_tokens, now - output.started)
+        self._budget.note_step(output.num_decodes, num_prefill_tokens, now - output.started)
         updates = []
         for item in output.scheduled:
             request = item.request

@@ -20,6 +20,7 @@ class SchedulerConfig:
     max_num_partial_prefills: int = 4
     long_prefill_threshold: int = 0
     max_prefill_slowdown: float = 2.5
+    max_step_seconds: float = 0.08
     prefill_mode: Literal["chunked", "one-shot"] = "chunked"
     max_waiting_requests: int = 256
     max_waiting_tokens: int = 1_000_000
@@ -36,6 +37,7 @@ class SchedulerConfig:
             max_num_partial_prefills=config.max_num_partial_prefills,
             long_prefill_threshold=config.long_prefill_threshold,
             max_prefill_slowdown=config.max_prefill_slowdown,
+            max_step_seconds=config.max_step_seconds,
             prefill_mode=config.prefill_mode,
             max_waiting_requests=config.max_waiting_requests,
             max_waiting_tokens=config.max_waiting_tokens,

@@ -1,0 +1,53 @@
+"""`PromptBudget`: how many tokens of prompts the next step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinyllm.core.long_prompts import LongPrompts
+from tinyllm.core.pace import Pace
+from tinyllm.core.scheduler_config import SchedulerConfig
+
+__all__ = ["PromptBudget"]
+
+ANSWERS_PER_PROMPT = 4
+"""From so many answers for each prompt on, they set the pace."""
+
+
+class PromptBudget:
+    """Weighs prompts against the answers that are generated beside them, and long prompts against short ones."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._step = config.max_num_batched_tokens
+        self._step_seconds = config.max_step_seconds
+        self._pace = Pace(config.max_prefill_slowdown)
+        self._long_prompts = LongPrompts(self._step)
+        self._one_shot = config.prefill_mode == "one-shot"
+        self._has_parts = bool(config.max_prefill_slowdown) and not self._one_shot
+
+    def note_company(self, now: float) -> None:
+        """Take in that a request came while there was another."""
+        self._long_prompts.note_company(now)
+
+    def note_step(self, num_decodes: int, num_prefill_tokens: int, seconds: float) -> None:
+        """Take in how long a step took."""
+        self._pace.note(num_decodes, num_prefill_tokens, seconds)
+
+    def of_step(self, are_long: Sequence[bool], num_decodes: int) -> int:
+        """Return the most tokens of prompts, given which of all are long, beside so many answers.
+
+        A few long prompts beside many answers come at the answers' pace. Others come faster: if the answers
+        of a burst started far apart, they would be computed in small batches.
+        """
+        budget = self._step - num_decodes
+        if self._one_shot:
+            return budget
+        few_long = all(are_long) and num_decodes >= ANSWERS_PER_PROMPT * len(are_long)
+        paced = self._pace.prefill_budget(num_decodes, 0.0 if few_long else self._step_seconds)
+        return budget if paced is None else min(budget, paced)
+
+    def of_long(self, are_long: Sequence[bool], num_decodes: int, now: float) -> int:
+        """Return the most tokens of long prompts, given the step's first prompts; call it once for each step."""
+        if not self._has_parts:
+            return self._step
+        return self._long_prompts.budget(sum(are_long), not all(are_long), num_decodes, now)
