@@ -67,8 +67,8 @@ def main() -> None:
             results["tinyllm"] = engine_alone(args, dtype, threads)
         run["dtypes"][dtype] = results
     stem = args.out / f"{time.strftime('%Y-%m-%d-%H%M')}-{args.model.name}"
-    stem.with_suffix(".json").write_text(json.dumps(run, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(markdown(run))
+    Path(f"{stem}.json").write_text(json.dumps(run, indent=1) + "\n")
+    Path(f"{stem}.md").write_text(markdown(run))
     for dtype, results in run["dtypes"].items():
         title = f"Decode, tokens a second ({args.model.name}, {dtype})"
         rates = {each["workload"]: each["decode_tok_s"] for each in results["workloads"]}

@@ -19,6 +19,7 @@ LATENCIES = (
     ("ttft_ms", "p99", "Time to first token, p99"),
     ("tpot_ms", "p99", "Time per output token after it, p99 of requests"),
     ("itl_ms", "p99", "Gap between two tokens, p99"),
+    ("e2el_ms", "p50", "Whole answer, median"),
 )
 
 

@@ -86,7 +86,7 @@ class Study:
 
     def save(self) -> None:
         """Write the result so far."""
-        self._stem.with_suffix(".json").write_text(json.dumps(self.result) + "\n")
+        Path(f"{self._stem}.json").write_text(json.dumps(self.result) + "\n")
 
     def _start(self, backend: Backend) -> None:
         say(f"starting {backend.name}")

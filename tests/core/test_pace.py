@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.harness import make_engine, make_request
+from tests.core.harness import Engine, make_engine, make_request
 from tinyllm.core.pace import MIN_BUDGET, Pace
 
 
@@ -59,6 +60,14 @@ def test_a_little_always_goes_on_and_zero_is_no_limit() -> None:
     assert unlimited.prefill_budget(4) is None
 
 
+def test_a_step_may_last_some_seconds_whatever_the_slowdown() -> None:
+    pace = Pace(2.5)
+    pace.note(8, 0, 0.012)
+    pace.note(0, 256, 0.012 + 256 * 0.0003)  # without answers too, weights are read
+    assert pace.prefill_budget(8, 0.08) == 224
+    assert pace.prefill_budget(8, 0.01) == pace.prefill_budget(8) == 48
+
+
 def test_a_clock_that_stands_still_teaches_nothing() -> None:
     pace = Pace(2.0)
     pace.note(0, 100, 0.0)
@@ -66,27 +75,42 @@ def test_a_clock_that_stands_still_teaches_nothing() -> None:
     assert pace.prefill_budget(4) is None
 
 
+def timed_step(engine: Engine) -> tuple[int, int, float]:
+    """Run a step on the machine; return answers, prompt tokens and seconds."""
+    output = engine.scheduler.schedule()
+    prefill = output.num_scheduled_tokens - output.num_decodes
+    took = seconds(output.num_decodes, prefill)
+    engine.clock.now += took
+    engine.send(engine.scheduler.update_from_output(output, engine.runner.execute_model(output)))
+    return output.num_decodes, prefill, took
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(0.08, 0.08), (0.05, 0.05), (1.0, 0.17)])
+def test_a_burst_of_short_prompts_beside_answers_keeps_to_the_seconds(limit: float, longest: float) -> None:
+    engine = make_engine(num_blocks=2000, max_num_seqs=64, max_step_seconds=limit)
+    engine.add(*(make_request(20, 300) for _ in range(4)))
+    for _ in range(5):
+        timed_step(engine)
+    burst = [make_request(40, 3) for _ in range(40)]
+    engine.add(*burst)
+    steps = []
+    while any(request.first_token_time is None for request in burst):
+        steps.append(timed_step(engine))
+    assert 0.9 * longest < max(took for _, _, took in steps) <= longest
+
+
 def test_a_long_prompt_beside_answers_comes_in_small_pieces() -> None:
     engine = make_engine(num_blocks=800, max_num_batched_tokens=256, max_model_len=3000)
-
-    def step() -> tuple[int, int, float]:
-        """Run a step on the machine; return answers, prompt tokens and seconds."""
-        output = engine.scheduler.schedule()
-        prefill = output.num_scheduled_tokens - output.num_decodes
-        took = seconds(output.num_decodes, prefill)
-        engine.clock.now += took
-        engine.send(engine.scheduler.update_from_output(output, engine.runner.execute_model(output)))
-        return output.num_decodes, prefill, took
 
     answers = [make_request(20, 300, request_id=f"a{i}") for i in range(8)]
     engine.add(*answers)
     for _ in range(20):
-        step()
+        timed_step(engine)
     long = make_request(2000, 5, request_id="long")
     engine.add(long)
     worst = 0.0
     while long.first_token_time is None:
-        decodes, prefill, took = step()
+        decodes, prefill, took = timed_step(engine)
         assert decodes == 8
         assert 0 < prefill < 256
         worst = max(worst, took / seconds(8, 0))

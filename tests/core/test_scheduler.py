@@ -26,6 +26,8 @@ def test_options_come_from_the_engine_config() -> None:
         "max_num_batched_tokens": 7,
         "max_num_partial_prefills": 2,
         "long_prefill_threshold": 5,
+        "max_prefill_slowdown": 6.0,
+        "max_step_seconds": 8.0,
         "prefill_mode": "one-shot",
         "max_waiting_requests": 9,
         "max_waiting_tokens": 10,

@@ -15,7 +15,7 @@ ANSWERS_PER_PROMPT = 4
 
 
 class PromptBudget:
-    """Weighs prompts against the answers that are generated beside them, and long prompts against short ones."""
+    """Weighs prompts against the answers generated beside them, and long prompts against short ones."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._step = config.max_num_batched_tokens
@@ -47,7 +47,7 @@ class PromptBudget:
         return budget if paced is None else min(budget, paced)
 
     def of_long(self, are_long: Sequence[bool], num_decodes: int, now: float) -> int:
-        """Return the most tokens of long prompts, given the step's first prompts; call it once for each step."""
+        """Return the most tokens of long prompts, given the first prompts of a step; call it once a step."""
         if not self._has_parts:
             return self._step
         return self._long_prompts.budget(sum(are_long), not all(are_long), num_decodes, now)

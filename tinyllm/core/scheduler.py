@@ -30,6 +30,7 @@ from tinyllm.errors import ContextLengthError, InvalidRequestError
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
+
 class Scheduler:
     """Lets ``num_computed_tokens`` of every request catch up with its ``num_tokens``; there are no phases.
 
