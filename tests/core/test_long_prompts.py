@@ -16,7 +16,7 @@ def test_they_leave_time_for_those_who_may_come() -> None:
     prompts = LongPrompts(512)
     assert budget(prompts) == 512, "nobody came beside another yet"
     prompts.note_company(100.0)
-    assert budget(prompts, now=101.0) == 256
+    assert budget(prompts, now=101.0) == 192
     assert budget(prompts, now=100.0 + COMPANY_SECONDS + 1) == 512
     assert budget(prompts, decodes=3, now=1000.0) == 128
     assert budget(prompts, decodes=3, num_long=2, now=1000.0) == 192

@@ -382,7 +382,7 @@ def test_a_long_prompt_comes_in_smaller_parts_where_others_come_and_go() -> None
     engine.add(make_request(3, 1), make_request(3, 1))
     parts(engine)
     engine.add(make_request(40, 1))
-    assert parts(engine) == [8] * 5
+    assert parts(engine) == [6] * 6 + [4]
     engine.clock.now += 60
     engine.add(make_request(40, 1))
     assert parts(engine) == [16, 16, 8]

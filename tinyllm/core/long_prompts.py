@@ -13,9 +13,9 @@ COMPANY_SECONDS = 10.0
 class LongPrompts:
     """Gives long prompts parts of steps. Smaller parts cost more, but others wait until one is computed.
 
-    A prompt by itself comes as fast as it can. Where requests come and go it takes half a step at once, and
-    beside answers or short prompts a quarter; several together take three eighths. For short prompts all of
-    them stand aside, though not twice in a row. Only the cut into steps depends on it, and no token does.
+    A prompt by itself comes as fast as it can. Where requests come and go it takes three eighths of a step at
+    once, as several together do, and beside answers or short prompts a quarter. For short prompts all of them
+    stand aside, though not twice in a row. Only the cut into steps depends on it, and no token does.
     """
 
     def __init__(self, step: int) -> None:
@@ -33,9 +33,7 @@ class LongPrompts:
         self._stood_aside = has_short and not self._stood_aside
         if self._stood_aside:
             return 0
-        if num_long > 1:
-            return max(num_long, self._step * 3 // 8)
-        if has_short or num_decodes:
+        if num_long == 1 and (has_short or num_decodes):
             return max(1, self._step // 4)
         has_company = now - self._last_company <= COMPANY_SECONDS
-        return max(1, self._step // 2) if has_company else self._step
+        return max(num_long, self._step * 3 // 8) if has_company or num_long > 1 else self._step
