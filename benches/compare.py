@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from benches.arms import ENVIRONMENT, ROOT, Arm
+from benches.gguf_of import GGUF_TYPES, gguf_of
 from benches.picture import bars
 from benches.report import fill_docs, markdown
 from tinyllm.bench.environment import environment
-from tinyllm.bench.gguf_as import convert
 from tinyllm.bench.workload import THROUGHPUT, Workload
 from tinyllm.engine.executor import prepare_for_torch
+from tinyllm.errors import ConfigError
 
 DOCS = ROOT / "docs" / "benchmarks.md"
-GGUF_TYPES = {"bfloat16": "BF16", "float32": "F32"}
 ONLY_TINYLLM = ("8x64x256+4096", "8x1024x32+shared")
 
 
@@ -120,9 +120,11 @@ def find_arms(args: argparse.Namespace, dtype: str) -> list[Arm]:
         ),
         Arm("vllm", args.vllm_python, "vllm_cpu", args.model, "vllm"),
     ]
-    if args.gguf is not None:
-        file = gguf_in(args.gguf, dtype, args.out)
+    try:
+        file = gguf_of(args.model, args.gguf, dtype, args.out)
         arms.append(Arm("llama.cpp", args.llamacpp_python, "llamacpp", file, "llama_cpp"))
+    except ConfigError as error:
+        say(f"llama.cpp is left out: {error}")
     return [arm for arm in arms if arm.name not in args.without]
 
 
@@ -132,18 +134,6 @@ def installed(arms: Sequence[Arm]) -> list[Arm]:
     for arm in set(arms) - set(there):
         say(f"{arm.name} is not installed, and left out")
     return there
-
-
-def gguf_in(source: Path, dtype: str, out: Path) -> Path:
-    """Return the model as a GGUF file in ``dtype``, made the first time."""
-    kind = GGUF_TYPES[dtype]
-    target = out / f"{source.stem}-{kind}.gguf"
-    if not target.exists():
-        say(f"making {target.name}")
-        partial = target.with_suffix(".partial")
-        convert(source, partial, kind)
-        partial.rename(target)
-    return target
 
 
 def engine_alone(args: argparse.Namespace, dtype: str, threads: int) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benches.arms import ROOT
-from benches.compare import DOCS, GGUF_TYPES, gguf_in
+from benches.compare import DOCS
+from benches.gguf_of import gguf_of
 from benches.report import fill_marks
-from benches.serving.gguf_of import write_gguf
 from benches.serving.loads import Loads
 from benches.serving.report import docs_lines, study_sections
 from benches.serving.servers import Backend, llamacpp_server, tinyllm_server, vllm_server
@@ -136,19 +136,8 @@ def make_backend(name: str, args: argparse.Namespace, end_tokens: Sequence[int])
         return vllm_server(
             args.vllm_python, args.model, args.dtype, args.threads, args.context, eager=args.vllm_eager
         )
-    file = gguf_file(args)
+    file = gguf_of(args.model, args.gguf and args.gguf.resolve(), args.dtype, args.out)
     return llamacpp_server(args.llamacpp_python, file, args.threads, args.context, end_tokens)
-
-
-def gguf_file(args: argparse.Namespace) -> Path:
-    """Return the model as a GGUF file in its dtype, made the first time."""
-    if args.gguf is not None:
-        return gguf_in(args.gguf.resolve(), args.dtype, args.out)
-    kind = GGUF_TYPES[args.dtype]
-    target: Path = args.out / f"{args.model.name}-{kind}.gguf"
-    if not target.exists():
-        write_gguf(args.model, target, kind)
-    return target
 
 
 if __name__ == "__main__":

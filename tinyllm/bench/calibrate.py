@@ -37,11 +37,16 @@ class CalibrationResult:
 
     machine: Machine
     product_seconds: dict[int, float] = field(default_factory=dict)
+    unpadded_seconds: float = 0.0
+    """Of one row that is not computed as two: what it costs that rows are independent (models/linear.py)."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON."""
         seconds = {str(rows): value for rows, value in self.product_seconds.items()}
-        return asdict(self.machine) | {"product_seconds": seconds}
+        return asdict(self.machine) | {
+            "product_seconds": seconds,
+            "unpadded_seconds": self.unpadded_seconds,
+        }
 
 
 class Calibration:
@@ -70,11 +75,14 @@ class Calibration:
 
     async def products(self, rows: int, repeats: int = 5) -> float:
         """Return the seconds that all matrix products of one step of so many rows take: the median."""
-        return await self._run(lambda: self._products(rows, repeats))
+        return await self._run(lambda: self._products(max(rows, 2), repeats))
 
-    async def all_products(self) -> dict[int, float]:
-        """Return `products` for each of `ROWS`."""
-        return {rows: await self.products(rows) for rows in ROWS}
+    async def result(self) -> CalibrationResult:
+        """Return the machine, and `products` for each of `ROWS`."""
+        machine = await self.machine()
+        products = {rows: await self.products(rows) for rows in ROWS}
+        unpadded = await self._run(lambda: self._products(1, 5))
+        return CalibrationResult(machine, products, unpadded)
 
     async def canary(self) -> float:
         """Return the seconds of a fixed computation of about 50 ms: more than usual means a disturbance."""
@@ -97,7 +105,7 @@ class Calibration:
             sizes = (*self._shape.linears * self._shape.num_layers, self._shape.head)
             self._layers = [(self._linear(*size), size[1]) for size in sizes]
         columns = {columns for _, columns in self._layers}
-        inputs = {each: torch.ones(max(rows, 2), each, dtype=self._dtype) for each in columns}
+        inputs = {each: torch.ones(rows, each, dtype=self._dtype) for each in columns}
         step = _native_products(self._layers, inputs) or partial(_products_one_by_one, self._layers, inputs)
         step()
         return statistics.median(_seconds(step) for _ in range(repeats))

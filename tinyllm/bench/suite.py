@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tinyllm.artifacts.model import ModelConfig
 from tinyllm.artifacts.resolve import open_model
-from tinyllm.bench.calibrate import Calibration, CalibrationResult
+from tinyllm.bench.calibrate import Calibration
 from tinyllm.bench.cold_start import measure_cold_start
 from tinyllm.bench.environment import environment
 from tinyllm.bench.limit import ModelShape
@@ -56,9 +56,8 @@ async def run_suite(
     calibration = Calibration(shape, dtype, threads)
     try:
         note("calibration")
-        machine = await calibration.machine()
-        products = await calibration.all_products()
-        report["calibration"] = CalibrationResult(machine, products).to_dict()
+        calibrated = await calibration.result()
+        report["calibration"] = calibrated.to_dict()
         report["results"] = []
         for is_shared in (False, True):
             mine = [workload for workload in workloads if workload.shared is is_shared]
@@ -66,7 +65,7 @@ async def run_suite(
                 continue
             async with AsyncEngine(config, enable_prefix_caching=is_shared) as engine:
                 report["model"] = dataclasses.asdict(engine.info)
-                meter = WorkloadMeter(engine, calibration, machine, shape)
+                meter = WorkloadMeter(engine, calibration, calibrated.machine, shape)
                 for workload in mine:
                     note(str(workload))
                     report["results"].append(await meter.measure(workload, repeats, seed, note))

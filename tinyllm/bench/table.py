@@ -20,7 +20,8 @@ def report_lines(report: dict[str, Any], kind: str) -> Iterator[str]:
     )
     yield (
         f"this machine reads {calibration['bytes_per_second'] / 1e9:.1f} GB/s and multiplies "
-        f"{calibration['flops'] / 1e9:.0f} GFLOP/s; matrix products of a step, ms by rows: {products}"
+        f"{calibration['flops'] / 1e9:.0f} GFLOP/s; matrix products of a step, ms by rows: {products} "
+        f"(a single row is computed as two: {calibration['unpadded_seconds'] * 1e3:.1f} if it were not)"
     )
     if "cold_start" in report:
         cold = report["cold_start"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benches.serving.gguf_of import write_gguf
+from benches.gguf_of import gguf_of, write_gguf
 from tests.checkpoints import checkpoint
 from tinyllm.artifacts.resolve import open_model
 from tinyllm.errors import ConfigError
@@ -49,3 +49,13 @@ def test_what_it_cannot_make_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--gguf"):
         write_gguf(checkpoint("tiny-llama"), tmp_path / "model.gguf", "F32")
     assert not (tmp_path / "model.gguf").exists()
+
+
+@pytest.mark.weights
+def test_a_file_is_made_once(tmp_path: Path) -> None:
+    made = gguf_of(checkpoint("tiny-qwen3"), None, "float32", tmp_path)
+    assert made.name == "tiny-qwen3-F32.gguf"
+    before = made.stat()
+    assert gguf_of(checkpoint("tiny-qwen3"), None, "float32", tmp_path) == made
+    assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert list(tmp_path.iterdir()) == [made]

@@ -1,8 +1,12 @@
-"""A Qwen checkpoint as a GGUF file, for llama.cpp: its rows stand in the same order there."""
+"""A checkpoint as a GGUF file, for llama.cpp.
+
+From a Qwen checkpoint one is made: its rows stand in the same order there. For others a file is needed.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,13 +15,33 @@ import torch
 
 from tinyllm.artifacts.model import ModelArtifacts, ModelConfig
 from tinyllm.artifacts.resolve import open_model
+from tinyllm.bench.gguf_as import convert
 from tinyllm.errors import ConfigError
 
 ARCHITECTURES: Final = {
     "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
 }
+GGUF_TYPES: Final = {"bfloat16": "BF16", "float32": "F32"}
 MATRIX_TYPES: Final = {"F32": gguf.GGMLQuantizationType.F32, "BF16": gguf.GGMLQuantizationType.BF16}
+
+
+def gguf_of(checkpoint: Path, given: Path | None, dtype: str, directory: Path) -> Path:
+    """Return the model as a GGUF file in ``dtype``, made the first time: from ``given``, or the checkpoint.
+
+    Raises `ConfigError` where there is neither a file given nor a Qwen.
+    """
+    kind = GGUF_TYPES[dtype]
+    target = directory / f"{given.stem if given else checkpoint.name}-{kind}.gguf"
+    if target.exists():
+        return target
+    print(f"making {target.name}", file=sys.stderr, flush=True)
+    partial = target.with_suffix(".partial")
+    if given:
+        convert(given, partial, kind)
+    else:
+        write_gguf(checkpoint, partial, kind)
+    return partial.rename(target)
 
 
 def write_gguf(checkpoint: Path, target: Path, kind: str) -> None:
