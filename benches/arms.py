@@ -49,6 +49,17 @@ def is_importable(python: str, module: str) -> bool:
     return done.returncode == 0
 
 
+def version_of(python: str, module: str) -> str | None:
+    """Return the version of the package that an interpreter has a module from; None if there is none."""
+    package = module.partition(".")[0]
+    code = (
+        "import importlib.metadata as found; "
+        f"print(found.version(found.packages_distributions()[{package!r}][0]))"
+    )
+    done = subprocess.run([python, "-c", code], check=False, capture_output=True, text=True)
+    return done.stdout.strip() or None
+
+
 class Worker:
     """A process that has one arm's model loaded. While it is not asked it is stopped, and disturbs nobody."""
 

@@ -1,6 +1,6 @@
 """tinyllm and its peers on the same workloads, interleaved, in one run.
 
-    python -m benches.compare --model CHECKPOINT [--gguf FILE.gguf --llamacpp-python PYTHON]
+    python -m benches.compare --model CHECKPOINT [--llamacpp-python PYTHON] [--gguf FILE.gguf]
         [--vllm-python PYTHON] [--dtypes bfloat16 float32] [--blocks 5] [--workloads 1x32x64 ...]
 
 Peers that are not installed are left out, and that is said. Every block measures each engine once, in
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import subprocess
 import sys
@@ -120,12 +121,24 @@ def find_arms(args: argparse.Namespace, dtype: str) -> list[Arm]:
         ),
         Arm("vllm", args.vllm_python, "vllm_cpu", args.model, "vllm"),
     ]
+    arms = [arm for arm in arms if arm.name not in args.without]
+    llamacpp = None if "llama.cpp" in args.without else llamacpp_arm(args, dtype)
+    return arms if llamacpp is None else [*arms, llamacpp]
+
+
+def llamacpp_arm(args: argparse.Namespace, dtype: str) -> Arm | None:
+    """Return llama.cpp with its file, which is made if need be; None, and said, where there is none."""
+    arm = Arm("llama.cpp", args.llamacpp_python, "llamacpp", args.out, "llama_cpp")
+    if not arm.is_installed():
+        say("llama.cpp is not installed, and left out")
+        return None
     try:
-        file = gguf_of(args.model, args.gguf, dtype, args.out)
-        arms.append(Arm("llama.cpp", args.llamacpp_python, "llamacpp", file, "llama_cpp"))
+        return dataclasses.replace(arm, model=gguf_of(args.model, args.gguf, dtype, args.out))
     except ConfigError as error:
+        if args.gguf is not None:
+            raise
         say(f"llama.cpp is left out: {error}")
-    return [arm for arm in arms if arm.name not in args.without]
+        return None
 
 
 def installed(arms: Sequence[Arm]) -> list[Arm]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import gguf
-import torch
 
 from tinyllm.artifacts.model import ModelArtifacts, ModelConfig
 from tinyllm.artifacts.resolve import open_model
@@ -99,6 +98,8 @@ def _add_tokenizer(writer: gguf.GGUFWriter, checkpoint: Path, vocab_size: int, e
 def _add_tensors(
     writer: gguf.GGUFWriter, model: ModelArtifacts, names: gguf.TensorNameMap, kind: str
 ) -> None:
+    import torch  # late: it must find its threads prepared
+
     for name, info in model.weights.tensors.items():
         values = torch.empty(info.shape)
         model.weights.read_into(name, values)

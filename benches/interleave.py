@@ -19,6 +19,7 @@ from tinyllm.bench.environment import Disturbance
 from tinyllm.bench.limit import ModelShape
 from tinyllm.bench.measure import DISTURBED
 from tinyllm.bench.stats import ratio
+from tinyllm.bench.workload import Workload
 
 COLD_STARTS = 3
 RETRIES = 2
@@ -51,6 +52,13 @@ async def interleave(
                 say(str(error))
         bench = Interleaved(workers, failures, calibration, blocks)
         results = [await bench.measure(workload) for workload in workloads]
+        width = getattr(torch, dtype).itemsize
+        for result in results:
+            workload = Workload.parse(result["workload"])
+            result["limit_tok_s"] = {
+                "decode": shape.decode_rate(machine, workload, width, width),
+                "prefill": shape.prefill_rate(machine, workload, width),
+            }
         return {
             "machine": asdict(machine),
             "engines": {name: worker.about for name, worker in workers.items()},

@@ -57,9 +57,13 @@ def comparison(run: dict[str, Any], dtype: str) -> Iterator[str]:
     results = run["dtypes"][dtype]
     names = list(results["engines"])
     for kind in ("decode", "prefill"):
-        header = (f"{kind}, tok/s", *names, "x best peer", "95 %")
+        header = (f"{kind}, tok/s", *names, "x best peer", "95 %", "of limit")
         yield from markdown_table(header, [_row(each, kind, names) for each in results["workloads"]])
         yield ""
+    peers = [name for name in names if name != "tinyllm"]
+    header = ("tinyllm's decode, times that of", *peers)
+    yield from markdown_table(header, [_ratios(each, peers) for each in results["workloads"]])
+    yield ""
     header = ("", *names)
     colds, memory = results["cold_start_seconds"], results["peak_memory_bytes"]
     yield from markdown_table(
@@ -82,8 +86,18 @@ def comparison(run: dict[str, Any], dtype: str) -> Iterator[str]:
 def _row(result: dict[str, Any], kind: str, names: list[str]) -> tuple[str, ...]:
     rates, ratios = result[f"{kind}_tok_s"], result[f"{kind}_ratios"]
     cells = [f"{rates[name]:,.1f}" if name in rates else "" for name in names]
+    of_limit = f"{rates['tinyllm'] / result['limit_tok_s'][kind]:.0%}" if "tinyllm" in rates else ""
     peers = [name for name in ratios if name in rates]
     if not peers:
-        return (result["workload"], *cells, "", "")
+        return (result["workload"], *cells, "", "", of_limit)
     best = ratios[max(peers, key=lambda name: float(rates[name]))]
-    return (result["workload"], *cells, f"{best['median']:.2f}", f"{best['low']:.2f}-{best['high']:.2f}")
+    interval = f"{best['low']:.2f}-{best['high']:.2f}"
+    return (result["workload"], *cells, f"{best['median']:.2f}", interval, of_limit)
+
+
+def _ratios(result: dict[str, Any], peers: list[str]) -> tuple[str, ...]:
+    ratios = result["decode_ratios"]
+    return (
+        result["workload"],
+        *(f"{ratios[name]['median']:.2f}" if name in ratios else "" for name in peers),
+    )

@@ -193,6 +193,7 @@ def fake_info(max_model_len: int = 2048, num_blocks: int = 256, block_size: int 
         kv_cache_dtype="float32",
         device="cpu",
         attention_backend="fake",
+        layers="fake",
         vocab_size=VOCAB_SIZE,
         max_model_len=max_model_len,
         block_size=block_size,

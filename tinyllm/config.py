@@ -64,10 +64,11 @@ class EngineConfig(BaseModel):
     long_prefill_threshold: int = Field(default=0, ge=0)
     """Prompts with more tokens left than this are long and leave room for short ones; 0: a step's budget."""
     max_prefill_slowdown: float = Field(default=2.5, ge=0, le=1000)
-    """Prompts make a step with answers take at most this many times as long; 0: no limit, and long prompts do
-    not stand aside for others either."""
+    """A few long prompts make a step with many answers take at most this many times as long, other prompts
+    add at most twice as much; 0: no limit, and long prompts do not stand aside for others either."""
     max_step_seconds: float = Field(default=0.08, ge=0, le=1000)
-    """So long they may make it take in any case, unless they are a few long ones beside many answers."""
+    """Other than a few long prompts may always make a step with answers last this long, whatever
+    max_prefill_slowdown says."""
     prefill_mode: Literal["chunked", "one-shot"] = "chunked"
     """one-shot computes each prompt in a single step, for comparison."""
     max_waiting_requests: int = Field(default=256, ge=0)

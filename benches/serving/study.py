@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benches.arms import version_of
 from benches.serving.servers import Backend, RunningServer
 from tinyllm.bench.environment import environment
 from tinyllm.errors import EngineError, TinyLLMError
@@ -53,6 +54,9 @@ class Study:
                 "requests": args.requests,
                 "goodput": list(args.goodput),
                 "seed": args.seed,
+                "options": {
+                    name: value for name, value in vars(args).items() if isinstance(value, int | float | list)
+                },
             },
             "backends": {},
         }
@@ -61,7 +65,7 @@ class Study:
         """Do all jobs, or as many as there is time for."""
         for backend in backends:
             self.result["backends"][backend.name] = {
-                "about": dict(backend.about),
+                "about": {"version": version_of(backend.python, backend.module), **backend.about},
                 "capacity": None,
                 "cells": [],
                 "failures": {},

@@ -96,6 +96,7 @@ RUN: dict[str, Any] = {
                         f"{kind}_ratios": {"slow": {"median": 3.0, "low": 2.5, "high": 3.5, "pairs": 3}}
                         for kind in ("decode", "prefill")
                     },
+                    "limit_tok_s": {"decode": 40.0, "prefill": 60.0},
                     "disturbed": 1,
                 }
             ],
@@ -106,7 +107,9 @@ RUN: dict[str, Any] = {
 
 def test_markdown_has_rates_ratios_and_failures() -> None:
     text = markdown(json.loads(json.dumps(RUN)))
-    assert "| 1x2x3         |    30.0 | 10.0 |      |        3.00 | 2.50-3.50 |" in text
+    assert "| 1x2x3         |    30.0 | 10.0 |      |        3.00 | 2.50-3.50 |      75% |" in text
+    assert "| 1x2x3          |    30.0 | 10.0 |      |        3.00 | 2.50-3.50 |      50% |" in text
+    assert "| 1x2x3                           | 3.00 |      |" in text
     assert "gone failed: 1x2x3: gone ended" in text
     assert "1 measurements were disturbed" in text
 

@@ -32,10 +32,14 @@ def config(tiny_llama: Path) -> EngineConfig:
 @pytest.fixture(scope="module")
 def report(config: EngineConfig) -> dict[str, Any]:
     workloads = [Workload.parse(text) for text in WORKLOADS]
+    return measured(config, workloads, cold_start=False)
+
+
+def measured(config: EngineConfig, workloads: list[Workload], *, cold_start: bool) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:  # less to measure
         for name, value in {"READ_BYTES": 8 << 20, "SQUARE": 256, "CANARY_SECONDS": 0.005}.items():
             patch.setattr(calibrate, name, value)
-        return asyncio.run(run_suite(config, workloads, repeats=2, cold_start=False))
+        return asyncio.run(run_suite(config, workloads, repeats=2, cold_start=cold_start))
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +113,13 @@ def test_a_workload_that_does_not_fit_is_refused(config: EngineConfig) -> None:
 
 
 def test_cold_start(config: EngineConfig) -> None:
-    cold = measure_cold_start(config, Workload(2, 16, 4))
+    report = measured(config, [Workload(2, 16, 4), Workload(1, 8, 2, intruder=60)], cold_start=True)
+    cold = report["cold_start"]
+    assert cold["workload"] == "2x16x4", "most tokens, but for those of an intruder"
     assert 0 < cold["load_seconds"] < cold["first_token_seconds"] < 120
     assert cold["weight_bytes"] < cold["peak_memory_bytes"]
+    assert 0 < cold["peak_memory_limit_bytes"] - 1.25 * cold["weight_bytes"] - 350_000_000 < 1e6
+    assert any("350 is" in line for line in report_lines(report, "latency"))
 
 
 @pytest.mark.slow

@@ -60,12 +60,25 @@ def test_a_little_always_goes_on_and_zero_is_no_limit() -> None:
     assert unlimited.prefill_budget(4) is None
 
 
-def test_a_step_may_last_some_seconds_whatever_the_slowdown() -> None:
+def test_a_step_may_last_some_seconds() -> None:
     pace = Pace(2.5)
+    assert pace.budget_within(0.08, 8) is None, "nothing is known yet"
+    pace.note(0, 256, 256 * 0.0003)
+    assert pace.budget_within(0.08, 8) == 256, "how long answers take alone is not known yet"
     pace.note(8, 0, 0.012)
-    pace.note(0, 256, 0.012 + 256 * 0.0003)  # without answers too, weights are read
-    assert pace.prefill_budget(8, 0.08) == 224
-    assert pace.prefill_budget(8, 0.01) == pace.prefill_budget(8) == 48
+    assert pace.budget_within(0.08, 8) == 224
+    assert pace.budget_within(0.01, 8) == MIN_BUDGET
+
+
+def test_a_prompt_alone_teaches_what_it_takes_beside_reading_the_weights() -> None:
+    pace = Pace(2.5)
+    pace.note(1, 0, 0.009)
+    pace.note(0, 32, 0.009 + 32 * 0.0003)
+    assert pace.budget_within(0.009 + 33 * 0.0003, 1) == 32
+    slow = Pace(2.5)
+    slow.note(32, 0, 0.06)  # says little of a step without answers
+    slow.note(0, 128, 0.061)
+    assert slow.budget_within(0.06 + 129 * 0.061 / 128, 32) == 128
 
 
 def test_a_clock_that_stands_still_teaches_nothing() -> None:
@@ -85,13 +98,21 @@ def timed_step(engine: Engine) -> tuple[int, int, float]:
     return output.num_decodes, prefill, took
 
 
-@pytest.mark.parametrize(("limit", "longest"), [(0.08, 0.08), (0.05, 0.05), (1.0, 0.17)])
-def test_a_burst_of_short_prompts_beside_answers_keeps_to_the_seconds(limit: float, longest: float) -> None:
-    engine = make_engine(num_blocks=2000, max_num_seqs=64, max_step_seconds=limit)
+@pytest.mark.parametrize(
+    ("limit", "slowdown", "longest"),
+    [(0.08, 2.5, 0.08), (0.05, 1.5, 0.05), (1.0, 2.5, 0.17), (0.0, 4.0, 0.065), (0.08, 0.0, 0.17)],
+)
+def test_a_burst_of_short_prompts_beside_answers_keeps_to_the_seconds(
+    limit: float, slowdown: float, longest: float
+) -> None:
+    """Or to twice what long prompts may add, here with up to 16 answers; 0.17 is a whole step."""
+    engine = make_engine(
+        num_blocks=2000, max_num_seqs=16, max_step_seconds=limit, max_prefill_slowdown=slowdown
+    )
     engine.add(*(make_request(20, 300) for _ in range(4)))
     for _ in range(5):
         timed_step(engine)
-    burst = [make_request(40, 3) for _ in range(40)]
+    burst = [make_request(60, 3) for _ in range(40)]
     engine.add(*burst)
     steps = []
     while any(request.first_token_time is None for request in burst):

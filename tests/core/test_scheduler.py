@@ -667,6 +667,7 @@ def test_a_beginning_is_not_awaited_from_one_that_does_not_compute_it(end: str) 
     engine.add(first, second)
     engine.step()
     assert second.awaited == (first, 12)
+    assert second.first_scheduled_time is None
     if end == "aborted":
         engine.scheduler.abort(first.request_id)
     else:
@@ -678,28 +679,94 @@ def test_a_beginning_is_not_awaited_from_one_that_does_not_compute_it(end: str) 
 
 def test_a_reader_who_does_not_read_holds_up_nobody_with_the_same_beginning() -> None:
     """The last token's row waits for the reader, and with it the last block: nobody waits for that one."""
-    engine = make_engine(num_blocks=100)
+    engine = make_engine(num_blocks=100, max_num_batched_tokens=8, long_prefill_threshold=100)
     credit = StreamCredit(1)
-    busy = make_request(4, 9, credit=credit)
-    engine.add(busy)
-    while credit.available:
-        engine.step()
     first, second = make_request(range(12), 2, credit=credit), make_request(range(14), 2)
-    engine.add(first, second)
-    for _ in range(3):
+    engine.add(first)
+    engine.step()
+    credit.sent += 1
+    engine.add(second)
+    for _ in range(4):
         engine.step()
-    assert not first.num_output_tokens
+    assert (first.num_computed_tokens, first.num_output_tokens) == (11, 0)
     assert second.num_output_tokens
 
 
-def test_the_queue_deadline_ends_when_others_compute_the_beginning() -> None:
+def test_one_that_waits_for_a_beginning_keeps_its_turn() -> None:
+    engine = make_engine(max_num_seqs=2, max_num_batched_tokens=4)
+    first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60], 2)
+    other = make_request(3, 40)
+    engine.add(first, second, other)
+    engine.run_while(second)
+    assert other.first_scheduled_time is None or other.num_output_tokens < 5
+    engine.run()
+    assert_as_alone(first, second, other)
+
+
+def test_one_that_waits_for_a_beginning_keeps_its_blocks() -> None:
+    engine = make_engine(num_blocks=9, max_num_batched_tokens=8)
+    first, second = make_request([*range(12), 50], 2), make_request([*range(12), *[60] * 5], 2)
+    large = make_request(12, 2)
+    engine.add(first, second, large)
+    engine.step()
+    assert second.awaited is not None
+    engine.run_while(second)
+    assert large.first_scheduled_time is None
+    engine.run()
+    assert_as_alone(first, second, large)
+
+
+@pytest.mark.parametrize("why", ["it is less than half", "the other is long", "the other comes later"])
+def test_what_would_come_sooner_without_waiting_does_not_wait(why: str) -> None:
+    threshold = 26 if why == "the other is long" else 12
+    engine = make_engine(num_blocks=100, max_num_batched_tokens=12, long_prefill_threshold=threshold)
+    shared = 4 if why == "it is less than half" else 16
+    first = make_request([*range(shared), *[50] * 12], 1)
+    second = make_request([*range(shared), *[60] * 9], 1, priority=-50 if "later" in why else 0)
+    engine.add(first)
+    if why == "the other comes later":
+        engine.step()
+    engine.add(second)
+    engine.step()
+    assert second.awaited is None
+    assert second.first_scheduled_time is not None
+
+
+def test_what_would_not_come_sooner_waits() -> None:
+    """The same without a reason."""
+    engine = make_engine(num_blocks=100, max_num_batched_tokens=12)
+    first, second = make_request([*range(16), *[50] * 12], 1), make_request([*range(16), *[60] * 9], 1)
+    engine.add(first, second)
+    engine.step()
+    assert second.awaited == (first, 16)
+
+
+def test_nobody_waits_for_a_beginning_twice() -> None:
+    """Where nothing is kept, the blocks of one that ends with its first token are gone."""
+    engine = make_engine(max_num_batched_tokens=100, max_cached_blocks=0)
+    group = [make_request([*range(12), 50 + number], 1) for number in range(6)]
+    engine.add(*group)
+    assert [len(ran.sampled) for ran in engine.run()] == [1, 5]
+    assert_as_alone(*group)
+
+
+def test_a_cache_that_is_forgotten_meanwhile_costs_one_wait() -> None:
+    engine = make_engine(max_num_batched_tokens=4, long_prefill_threshold=100)
+    first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60], 2)
+    engine.add(first, second)
+    engine.step()
+    engine.kv.reset_prefix_cache()
+    engine.run()
+    assert_as_alone(first, second)
+
+
+def test_waiting_for_a_beginning_is_waiting_in_the_queue() -> None:
     engine = make_engine(max_num_batched_tokens=4)
     first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60], 2, queue_deadline=101)
     engine.add(first, second)
     engine.step()
     engine.clock.now = 102
-    engine.run()
-    assert_as_alone(first, second)
+    assert engine.step().output.ended == [second]
 
 
 # ---------------------------------------------------------------------- integrity

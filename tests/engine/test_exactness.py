@@ -85,6 +85,7 @@ class Bench:
             kv_cache_dtype="float32",
             device="cpu",
             attention_backend=self.model.backend.name,
+            layers="torch",
             vocab_size=self.model.config.vocab_size,
             max_model_len=MAX_LEN,
             block_size=config.block_size,

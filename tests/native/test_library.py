@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tinyllm.native import library
-from tinyllm.native.library import NativeUnavailableError, load_library
+from tinyllm.native.library import NativeUnavailableError, build_library, load_library
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +32,33 @@ def test_the_second_load_builds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pat
     load_library.cache_clear()
     monkeypatch.setattr(library, "_build", lambda *_: pytest.fail("built again"))
     assert load_library().tinyllm_attend
+
+
+def test_building_shows_that_it_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    build_library(progress=False)
+    assert capsys.readouterr().err == ""
+    assert len(list((tmp_path / "native").glob("kernels-*"))) == 1
+
+
+def test_on_a_terminal_building_is_seen_once(tmp_path: Path) -> None:
+    code = "from tinyllm.native.library import build_library as build; build(progress=True); print('done')"
+    environment = os.environ | {"TINYLLM_CACHE_DIR": str(tmp_path)}
+    for is_new in (True, False):
+        master, slave = pty.openpty()
+        with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=slave) as process:
+            os.close(slave)
+            shown = b""
+            with suppress(OSError):  # how a terminal's end is told
+                while data := os.read(master, 1024):
+                    shown += data
+        os.close(master)
+        assert process.returncode == 0
+        assert (b"Compiling kernels" in shown) == is_new
+
+
+def test_what_cannot_be_built_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYLLM_NATIVE", "0")
+    build_library(progress=True)
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def _fastest(spec: KVCacheSpec) -> AttentionBackend:
         backend, reason = _try(name, spec)
         if backend is not None:
             return backend
-        logger.info("attention backend %r is not used: %s", name, reason)
+        # On a CPU every backend should work: the next one costs users much of their speed.
+        level = logging.WARNING if spec.device.type == "cpu" else logging.INFO
+        logger.log(level, "attention backend %r is not used: %s", name, reason)
     raise ConfigError("no attention backend works here")
 
 

@@ -37,8 +37,9 @@ class CalibrationResult:
 
     machine: Machine
     product_seconds: dict[int, float] = field(default_factory=dict)
-    unpadded_seconds: float = 0.0
-    """Of one row that is not computed as two: what it costs that rows are independent (models/linear.py)."""
+    unpadded_seconds: float | None = None
+    """Of one row that is not computed as two, which tells what independent rows cost (models/linear.py); None
+    where that is not measured: without packed weights or the C kernels."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON."""
@@ -81,7 +82,7 @@ class Calibration:
         """Return the machine, and `products` for each of `ROWS`."""
         machine = await self.machine()
         products = {rows: await self.products(rows) for rows in ROWS}
-        unpadded = await self._run(lambda: self._products(1, 5))
+        unpadded = await self._run(self._unpadded)
         return CalibrationResult(machine, products, unpadded)
 
     async def canary(self) -> float:
@@ -101,14 +102,21 @@ class Calibration:
         return Machine(READ_BYTES / read, 2 * SQUARE**3 / multiply)
 
     def _products(self, rows: int, repeats: int) -> float:
+        inputs = self._inputs(rows)
+        step = _native_products(self._layers, inputs) or partial(_products_one_by_one, self._layers, inputs)
+        return _median(step, repeats)
+
+    def _unpadded(self) -> float | None:
+        step = _native_products(self._layers, self._inputs(1))
+        return None if step is None else _median(step, 5)
+
+    def _inputs(self, rows: int) -> dict[int, torch.Tensor]:
+        """Return an input for each number of columns; the first call makes the matrices."""
         if not self._layers:
             sizes = (*self._shape.linears * self._shape.num_layers, self._shape.head)
             self._layers = [(self._linear(*size), size[1]) for size in sizes]
         columns = {columns for _, columns in self._layers}
-        inputs = {each: torch.ones(rows, each, dtype=self._dtype) for each in columns}
-        step = _native_products(self._layers, inputs) or partial(_products_one_by_one, self._layers, inputs)
-        step()
-        return statistics.median(_seconds(step) for _ in range(repeats))
+        return {each: torch.ones(rows, each, dtype=self._dtype) for each in columns}
 
     def _linear(self, rows: int, columns: int) -> Linear:
         linear = Linear("weight")
@@ -164,6 +172,11 @@ def _seconds(function: Callable[[], object]) -> float:
     started = time.perf_counter()
     function()
     return time.perf_counter() - started
+
+
+def _median(function: Callable[[], object], times: int) -> float:
+    function()
+    return statistics.median(_seconds(function) for _ in range(times))
 
 
 def _best(function: Callable[[], object], times: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tinyllm.artifacts.model import ModelConfig
 from tinyllm.artifacts.resolve import open_model
+from tinyllm.attention.backends import get_backend
 from tinyllm.bench.calibrate import Calibration
 from tinyllm.bench.cold_start import measure_cold_start
 from tinyllm.bench.environment import environment
@@ -18,6 +19,7 @@ from tinyllm.config import EngineConfig
 from tinyllm.engine.async_engine import AsyncEngine
 from tinyllm.errors import ConfigError
 from tinyllm.runner.device import default_num_threads, resolve_device, resolve_dtype
+from tinyllm.runner.kv_cache import kv_cache_spec
 
 __all__ = ["SCHEMA", "fitting", "run_suite"]
 
@@ -48,10 +50,7 @@ async def run_suite(
     report: dict[str, Any] = {"schema": SCHEMA, "engine": "tinyllm", "environment": environment(threads)}
     if cold_start:
         note("cold start")
-        largest = max(workloads, key=lambda each: each.batch * each.length)
-        report["cold_start"] = measure_cold_start(
-            config, dataclasses.replace(largest, shared=False, intruder=0)
-        )
+        report["cold_start"] = measure_cold_start(*_largest(config, model_config, workloads))
     dtype = resolve_dtype(config.dtype, model_config.dtype)
     calibration = Calibration(shape, dtype, threads)
     try:
@@ -111,3 +110,18 @@ def _with_room(config: EngineConfig, workloads: Sequence[Workload]) -> EngineCon
     """Let all requests of a workload run at once."""
     batch = max(workload.batch + bool(workload.intruder) for workload in workloads)
     return EngineConfig.combine(config, {"max_num_seqs": max(batch, config.max_num_seqs)})
+
+
+def _largest(
+    config: EngineConfig, model_config: ModelConfig, workloads: Sequence[Workload]
+) -> tuple[EngineConfig, Workload]:
+    """Return the workload with most tokens, and a KV cache that just holds it unless its size is given."""
+    plain = [dataclasses.replace(workload, shared=False, intruder=0) for workload in workloads]
+    largest = max(plain, key=lambda each: each.batch * each.length)
+    if config.kv_cache_bytes is not None:
+        return config, largest
+    dtype = resolve_dtype(config.dtype, model_config.dtype)
+    spec = kv_cache_spec(config, model_config, dtype=dtype, device=resolve_device(config.device))
+    num_blocks = largest.batch * (largest.length // config.block_size + 2)
+    block_bytes = get_backend(config.attention_backend, spec).bytes_per_block(spec)
+    return EngineConfig.combine(config, {"kv_cache_bytes": num_blocks * block_bytes}), largest

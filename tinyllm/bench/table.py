@@ -13,22 +13,21 @@ __all__ = ["environment_line", "markdown_table", "report_lines"]
 def report_lines(report: dict[str, Any], kind: str) -> Iterator[str]:
     """Yield the report: ``kind`` is throughput or latency, and says which columns come first."""
     model, calibration = report["model"], report["calibration"]
-    yield f"{model['model']} in {model['dtype']}, attention {model['attention_backend']}"
+    paths = f"attention {model['attention_backend']}, layers {model['layers']}"
+    yield f"{model['model']} in {model['dtype']}, {paths}"
     yield environment_line(report["environment"])
-    products = ", ".join(
-        f"{rows}: {seconds * 1e3:.1f}" for rows, seconds in calibration["product_seconds"].items()
-    )
+    products = _products(calibration)
     yield (
         f"this machine reads {calibration['bytes_per_second'] / 1e9:.1f} GB/s and multiplies "
-        f"{calibration['flops'] / 1e9:.0f} GFLOP/s; matrix products of a step, ms by rows: {products} "
-        f"(a single row is computed as two: {calibration['unpadded_seconds'] * 1e3:.1f} if it were not)"
+        f"{calibration['flops'] / 1e9:.0f} GFLOP/s; matrix products of a step, ms by rows: {products}"
     )
     if "cold_start" in report:
         cold = report["cold_start"]
         yield (
             f"cold start to first token {cold['first_token_seconds']:.2f} s; peak memory in "
             f"{cold['workload']} {cold['peak_memory_bytes'] / 1e6:.0f} MB "
-            f"(weights {cold['weight_bytes'] / 1e6:.0f}, KV cache at most {cold['kv_cache_bytes'] / 1e6:.0f})"
+            f"(weights {cold['weight_bytes'] / 1e6:.0f}, KV cache {cold['kv_cache_bytes'] / 1e6:.0f}; "
+            f"1.25 x weights + KV cache + 350 is {cold['peak_memory_limit_bytes'] / 1e6:.0f})"
         )
     yield ""
     tables = [_rates(report["results"]), _latencies(report["results"])]
@@ -121,3 +120,11 @@ def _extras(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.2f}"
+
+
+def _products(calibration: dict[str, Any]) -> str:
+    products = ", ".join(
+        f"{rows}: {seconds * 1e3:.1f}" for rows, seconds in calibration["product_seconds"].items()
+    )
+    alone = calibration["unpadded_seconds"]
+    return products if alone is None else f"{products} (1 is computed as 2; as 1: {alone * 1e3:.1f})"

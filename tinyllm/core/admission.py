@@ -31,14 +31,15 @@ class Admission:
         """Prompts with more tokens left than this are long."""
         self._max_long = max(1, config.max_num_partial_prefills - 1)
 
-    def start(self, request: Request) -> bool:
+    def start(self, request: Request, *, num_seats_kept: int = 0, num_blocks_kept: int = 0) -> bool:
         """Give the request blocks for all its tokens; False, and nothing done, if it must wait.
 
-        Sets ``num_computed_tokens`` to what the cached blocks hold.
+        Seats and blocks that are kept for others stay free. Sets ``num_computed_tokens`` to what the cached
+        blocks hold.
         """
-        if len(self.running) >= self.max_running or not self._keeps_promises(request):
+        if len(self.running) + num_seats_kept >= self.max_running or not self._keeps_promises(request):
             return False
-        headroom = self._headroom(request)
+        headroom = self._headroom(request) + num_blocks_kept
         if headroom >= self.kv.num_free_blocks:  # its last token never comes from the cache
             return False
         computed = self.kv.get_computed_blocks(request)

@@ -133,16 +133,19 @@ class KVCacheManager:
     def num_shared_tokens(self, request: Request, other: Request) -> int:
         """Return the tokens of the blocks that ``request`` could take from ``other``, once it computed them.
 
-        The block that samples the other's next token does not count, as that may wait for a reader.
+        The block that samples the other's next token does not count, as that may wait for a reader. Not exact
+        where the other has computed all of them.
         """
         if not self._shares(request) or self._namespace(request) != self._namespace(other):
             return 0
         size = self.block_size
-        most = min(_most_reused(request), other.num_tokens - 1) // size * size
-        for start in range(0, most, size):
-            if request.token_ids[start : start + size] != other.token_ids[start : start + size]:
-                return start
-        return most
+        most = min(_most_reused(request), other.num_tokens - 1) // size
+        mine, others = request.token_ids, other.token_ids
+        next_block = other.num_computed_tokens // size  # if that differs, nothing is left to be shared
+        for index in (next_block, *range(most)) if next_block < most else ():
+            if mine[index * size : (index + 1) * size] != others[index * size : (index + 1) * size]:
+                return index * size
+        return most * size
 
     def allocate_slots(
         self,

@@ -16,7 +16,7 @@ class Pace:
 
     A step with answers in it is to take at most ``max_slowdown`` times as long as it would without prompts,
     or so many seconds. What it would take without is remembered for each power of two of answers; what a
-    prompt token adds, as one number. Only the cut into steps depends on it, and no token does.
+    prompt token adds, as one number. Only the cut into steps depends on it, and no token does. 0 is no limit.
     """
 
     def __init__(self, max_slowdown: float) -> None:
@@ -32,20 +32,26 @@ class Pace:
             size = num_decodes.bit_length()
             self._decode_seconds[size] = _average(self._decode_seconds.get(size), seconds)
         elif num_prefill_tokens >= MIN_BUDGET:
-            rest = seconds - (self._expected(max(num_decodes, 1)) or 0.0)  # weights are read in any case
+            # Without answers weights are read, too: about what a step with a single one takes.
+            without = self._expected(num_decodes) if num_decodes else self._decode_seconds.get(1)
+            rest = seconds - (without or 0.0)
             if rest > 0:  # or what is remembered of steps without prompts is too old to compare with
                 self._token_seconds = _average(self._token_seconds, rest / num_prefill_tokens)
 
-    def prefill_budget(self, num_decodes: int, seconds: float = 0.0) -> int | None:
-        """Return the most prompt tokens for a step with so many answers; None if there is no limit.
-
-        It may take ``seconds`` even where that is more than the slowdown allows.
-        """
+    def prefill_budget(self, num_decodes: int) -> int | None:
+        """Return the most prompt tokens for a step with so many answers; None if nothing limits them yet."""
         expected = self._expected(num_decodes)
-        if not self._max_slowdown or expected is None or self._token_seconds is None:
+        return None if expected is None else self._budget((self._max_slowdown - 1) * expected)
+
+    def budget_within(self, seconds: float, num_decodes: int) -> int | None:
+        """Return the most prompt tokens for a step of ``seconds`` with so many answers, or None."""
+        return self._budget(seconds - (self._expected(num_decodes) or 0.0))
+
+    def _budget(self, seconds: float) -> int | None:
+        """Return how many prompt tokens take so long."""
+        if not self._max_slowdown or self._token_seconds is None:
             return None
-        budget = int((max(self._max_slowdown * expected, seconds) - expected) / self._token_seconds)
-        return max(MIN_BUDGET, budget // MIN_BUDGET * MIN_BUDGET)
+        return max(MIN_BUDGET, int(seconds / self._token_seconds) // MIN_BUDGET * MIN_BUDGET)
 
     def _expected(self, num_decodes: int) -> float | None:
         """Return the seconds of a step without prompts, going by the nearest number that is known."""

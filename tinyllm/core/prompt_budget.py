@@ -36,14 +36,17 @@ class PromptBudget:
     def of_step(self, are_long: Sequence[bool], num_decodes: int) -> int:
         """Return the most tokens of prompts, given which of all are long, beside so many answers.
 
-        A few long prompts beside many answers come at the answers' pace. Others come faster: if the answers
-        of a burst started far apart, they would be computed in small batches.
+        A few long prompts beside many answers come at the answers' pace. Others may take twice as much, and
+        always ``max_step_seconds``: if the answers of a burst started far apart, they would be computed in
+        small batches.
         """
         budget = self._step - num_decodes
-        if self._one_shot:
+        if self._one_shot or not num_decodes:
             return budget
-        few_long = all(are_long) and num_decodes >= ANSWERS_PER_PROMPT * len(are_long)
-        paced = self._pace.prefill_budget(num_decodes, 0.0 if few_long else self._step_seconds)
+        paced = self._pace.prefill_budget(num_decodes)
+        if not all(are_long) or num_decodes < ANSWERS_PER_PROMPT * len(are_long):
+            within = self._pace.budget_within(self._step_seconds, num_decodes)
+            paced = within and max(within, 2 * (paced or 0))
         return budget if paced is None else min(budget, paced)
 
     def of_long(self, are_long: Sequence[bool], num_decodes: int, now: float) -> int:

@@ -106,7 +106,9 @@ class Request:
     """Order of service, smaller first: arrival made earlier or later by priority, then a running number.
     Set by the scheduler, and constant."""
     awaited: tuple[Request, int] | None = None
-    """Who is computing so many tokens that this one, which waits, will share: a memo of `Beginnings`."""
+    """Who is computing so many tokens that this one, which waits, will share; see `Beginnings`."""
+    may_await: bool = True
+    """It has not waited for another's tokens yet."""
     block_hashes: list[bytes] = field(default_factory=list)
     """Hashes of its full blocks that were needed so far: a memo of the KV cache manager."""
     first_scheduled_time: float | None = None

@@ -55,7 +55,7 @@ class Scheduler:
         self.num_preemptions = 0
         """Of all requests so far."""
         self._admission = Admission(config, kv, self.running)
-        self._beginnings = Beginnings(kv)
+        self._beginnings = Beginnings(kv, self._admission)
         self._one_shot = config.prefill_mode == "one-shot"
         self._max_prefills = 1 if self._one_shot else config.max_num_partial_prefills
         self._budget = PromptBudget(config)
@@ -196,6 +196,7 @@ class Scheduler:
         self._expire(now, output)
         prefills = self._schedule_decodes(output, now)
         output.num_decodes = len(output.scheduled)
+        self._beginnings.begin_step(prefills)
         prompts = chain(prefills, islice(self.waiting, self._admission.max_running - self.num_running))
         are_long = [self._admission.is_long(request) for request in prompts]
         budget = self._budget.of_step(are_long, output.num_decodes)
@@ -294,39 +295,34 @@ class Scheduler:
         It is overtaken only while it waits for what others compute, its reader, or a place for long prompts.
         Stalled requests give up theirs for it. ``longest`` bounds the tokens left to compute, if given.
         """
-        computed = [item.request for item in output.scheduled[output.num_decodes :]]
+        awaiting = self._beginnings
         for request in candidates:
             if self._admission.waits_for_leader(request) or not self._may_sample(request, now):
                 continue
-            if self._beginnings.are_awaited(request, chain(prefills, computed)):
-                self._start(request, now)
-                continue
-            if not self._admission.leaves_room(request, prefills):
+            if not self._admission.leaves_room(request, prefills) or awaiting.are_awaited(request):
                 continue
             if longest is not None and self._admission.num_uncached_tokens(request) > longest:
                 return None
-            while not self._admission.start(request):
+            while not self._admission.start(
+                request, num_seats_kept=awaiting.num_awaiting, num_blocks_kept=awaiting.num_blocks
+            ):
                 stalled = self._last_stalled()
                 if stalled is None:
                     return None
                 self._preempt(stalled, output)
             self._run(request, now)
+            awaiting.note_started(request)
             return request
         return None
 
     def _run(self, request: Request, now: float) -> None:
         self.waiting.remove(request)
         self.running.add(request)
-        self._start(request, now)
-        if request.status is RequestStatus.WAITING:
-            request.num_cached_tokens = request.num_computed_tokens
-            self.kv.stats.record(request.num_tokens, request.num_cached_tokens, self.kv.block_size)
         request.status = RequestStatus.RUNNING
-
-    def _start(self, request: Request, now: float) -> None:
-        """Note that its tokens are being computed, by itself or by another."""
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
+            request.num_cached_tokens = request.num_computed_tokens
+            self.kv.stats.record(request.num_tokens, request.num_cached_tokens, self.kv.block_size)
 
     def _last_stalled(self) -> Request | None:
         return next((r for r in reversed(self.running) if r.stalled_since is not None), None)

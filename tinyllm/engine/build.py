@@ -21,6 +21,7 @@ from tinyllm.engine.core import EngineCore
 from tinyllm.engine.loaded import EngineInfo, LoadedModel
 from tinyllm.metrics import EngineMetrics
 from tinyllm.models.loader import load_model
+from tinyllm.native.library import build_library
 from tinyllm.runner.device import DTYPES, default_num_threads, preflight, resolve_device, resolve_dtype
 from tinyllm.runner.huge_pages import private_pages, use_huge_pages
 from tinyllm.runner.kv_cache import KVCachePlan, kv_cache_spec, log_plan, plan_kv_cache
@@ -56,6 +57,8 @@ def build_core(config: EngineConfig, check: Callable[[], None] = lambda: None) -
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, artifacts.config.dtype)
     spec = kv_cache_spec(config, artifacts.config, dtype=dtype, device=device)
+    if device.type == "cpu":
+        build_library(progress=config.progress)
     backend = get_backend(config.attention_backend, spec)
     torch.set_num_threads(config.num_threads or default_num_threads())
     with torch.inference_mode():
@@ -101,6 +104,7 @@ def build_core(config: EngineConfig, check: Callable[[], None] = lambda: None) -
         kv_cache_dtype=_name(plan.spec.dtype),
         device=str(device),
         attention_backend=backend.name,
+        layers="torch" if model.native is None else "native",
         vocab_size=vocab_size,
         max_model_len=plan.max_model_len,
         block_size=plan.block_size,

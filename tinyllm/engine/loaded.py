@@ -27,6 +27,8 @@ class EngineInfo:
     kv_cache_dtype: str
     device: str
     attention_backend: str
+    layers: str
+    """``native``: all layers of a step in one call to the C kernels; ``torch``: operator by operator."""
     vocab_size: int
     """Token ids are below this."""
     max_model_len: int

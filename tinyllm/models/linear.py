@@ -6,7 +6,7 @@ there are, bit for bit, as long as there are at least two: a single row takes an
 computed twice. Elsewhere `torch.nn.functional.linear` is used, which promises no such thing.
 
 The packing operators are private to PyTorch (its compiler uses them), so they are named in this file only and
-their existence is checked.
+their existence is checked. `TorchShim` has the same product for C.
 """
 
 from __future__ import annotations

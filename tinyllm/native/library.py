@@ -1,7 +1,7 @@
 """Finds, builds and loads the C kernels of this directory.
 
 They are compiled for the very processor they run on, once, into the user's cache directory, by whatever C
-compiler is there (under a second). Without a compiler, `load_library` says why and the callers stay on their
+compiler is there (some seconds). Without a compiler, `load_library` says why and the callers stay on their
 readable paths.
 """
 
@@ -14,13 +14,16 @@ import os
 import platform
 import shutil
 import subprocess
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from tqdm import tqdm
+
 from tinyllm.artifacts.cache import cache_directory, make_once
 
-__all__ = ["NativeUnavailableError", "load_library"]
+__all__ = ["NativeUnavailableError", "build_library", "load_library"]
 
 SOURCES: Final = ("paged_attention.c", "elementwise.c", "decoder.c", "sampling.c")
 HEADERS: Final = ("common.h", "kernels.h")
@@ -33,25 +36,52 @@ class NativeUnavailableError(Exception):
     """The kernels cannot be built or loaded here; the message says why. Never reaches a user as an error."""
 
 
+def build_library(*, progress: bool) -> None:
+    """Build the kernels if that has not been done yet, and say so on a terminal while it takes.
+
+    Does nothing where they cannot be built: `load_library` says why.
+    """
+    with suppress(NativeUnavailableError):
+        compiler, directory = _place()
+        if directory.exists():
+            return
+        words = "Compiling kernels for this processor, once"
+        with tqdm(
+            desc=words, total=1, bar_format="{desc}: {elapsed}", disable=None if progress else True
+        ) as bar:
+            _make(compiler, directory)
+            bar.update()
+
+
 @functools.cache
 def load_library() -> ctypes.CDLL:
     """Return the loaded kernels, built first if need be. Raises `NativeUnavailableError`.
 
     Import torch first: then both share one OpenMP runtime.
     """
+    compiler, directory = _place()
+    _make(compiler, directory)
+    try:
+        return ctypes.CDLL(str(directory / LIBRARY))
+    except OSError as error:
+        raise NativeUnavailableError(f"the kernels cannot be loaded: {type(error).__name__}") from None
+
+
+def _place() -> tuple[str, Path]:
+    """Return the compiler, and the directory of what it builds here."""
     if os.environ.get("TINYLLM_NATIVE", "1") == "0":
         raise NativeUnavailableError("switched off by TINYLLM_NATIVE=0")
     if platform.system() == "Windows":
         raise NativeUnavailableError("no build for Windows yet")
     compiler = _compiler()
-    directory = cache_directory() / "native" / f"kernels-{_identity(compiler)}"
+    return compiler, cache_directory() / "native" / f"kernels-{_identity(compiler)}"
+
+
+def _make(compiler: str, directory: Path) -> None:
     try:
         make_once(directory, functools.partial(_build, compiler))
-        return ctypes.CDLL(str(directory / LIBRARY))
     except OSError as error:
-        raise NativeUnavailableError(
-            f"the kernels cannot be kept or loaded: {type(error).__name__}"
-        ) from None
+        raise NativeUnavailableError(f"the kernels cannot be kept: {type(error).__name__}") from None
 
 
 def _compiler() -> str:
@@ -66,14 +96,18 @@ def _identity(compiler: str) -> str:
     digest = hashlib.sha256()
     for name in (*HEADERS, *SOURCES):
         digest.update((files("tinyllm.native") / name).read_bytes())
+    digest.update(_version(compiler) + " ".join(FLAGS).encode() + _processor())
+    return digest.hexdigest()[:20]
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
     try:
-        version = subprocess.run(  # noqa: S603  the user's own compiler
+        return subprocess.run(  # noqa: S603  the user's own compiler
             [compiler, "--version"], capture_output=True, check=True, timeout=BUILD_TIMEOUT
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise NativeUnavailableError(f"the C compiler does not run: {type(error).__name__}") from None
-    digest.update(version + " ".join(FLAGS).encode() + _processor())
-    return digest.hexdigest()[:20]
 
 
 def _processor() -> bytes:

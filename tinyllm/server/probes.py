@@ -72,6 +72,7 @@ async def props() -> Response:
         "kv_cache_dtype": info.kv_cache_dtype,
         "device": info.device,
         "attention_backend": info.attention_backend,
+        "layers": info.layers,
         "vocab_size": info.vocab_size,
         "max_model_len": info.max_model_len,
         "num_kv_blocks": info.num_kv_blocks,

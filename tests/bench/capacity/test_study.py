@@ -157,7 +157,8 @@ def test_the_command_searches(
         async with scripted(answer) as server:
             arguments = ["--base-url", server.url, "--vocab-size", "900", "--goodput", "e2el:60000"]
             arguments += ["--start-rate", "100", "--tolerance", "0.9", "--probe-requests", "2"]
-            arguments += ["--probe-seconds", "0.01", "--windows", "0", "--json", str(tmp_path / "file.json")]
+            arguments += ["--probe-seconds", "0.01", "--windows", "1", "--json", str(tmp_path / "file.json")]
+            arguments += ["--num-prompts", "4", "--report", str(tmp_path / "page")]
             # The script lets every rate pass: the search ends where it may not go on
             monkeypatch.setattr("tinyllm.bench.capacity.search.MAX_RATES", 2)
             return await asyncio.to_thread(main, ["bench", "capacity", *arguments])
@@ -165,6 +166,7 @@ def test_the_command_searches(
     assert asyncio.run(run()) == 0
     assert "C_ref = 200 requests/s" in capsys.readouterr().out
     assert json.loads((tmp_path / "file.json").read_text())["capacity"]["c_ref"] == 200.0
+    assert (tmp_path / "page" / "goodput.svg").exists()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +179,7 @@ def test_the_command_searches(
         ["--goodput", "ttft:50", "--probe-seconds", "nan"],
         ["--goodput", "ttft:50", "--fraction", "0"],
         ["--goodput", "ttft:50", "--windows", "-1"],
+        ["--goodput", "ttft:50", "--windows", "2", "--dataset-name", "custom", "--dataset-path", "a.jsonl"],
     ],
 )
 def test_what_makes_no_search_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,21 @@ def test_a_trace_over_chat(server: ServerProcess, tmp_path: Path) -> None:
     assert run.requests[-1].scheduled == pytest.approx(11 / 40)
 
 
+def test_a_run_is_drawn_where_asked(server: ServerProcess, tmp_path: Path) -> None:
+    flags = ("--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "4", "--backend", "vllm")
+    path = tmp_path / "run.json"
+    assert (
+        bench(server, *flags, "--json", str(path), "--report", str(tmp_path / "page"), "--plot-timeline") == 0
+    )
+    for directory in (tmp_path / "page", tmp_path / "run-report"):
+        assert "tiny-llama" in (directory / "report.html").read_text()
+        assert (directory / "inter-token.svg").exists(), "from the times of chunks, which the file lacks"
+    assert read_result(path).requests == []
+    assert bench(server, *flags, "--result-dir", str(tmp_path / "saved"), "--plot-timeline") == 0
+    names = sorted(each.name for each in (tmp_path / "saved").iterdir())
+    assert [name.endswith("-report") for name in names] == [True, False]
+
+
 def test_a_conversation_finds_its_beginning_in_the_cache(
     server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benches.arms import ROOT
+from benches.arms import ROOT, version_of
 from benches.serving.cells import ALONE, BESIDE, cells
 from benches.serving.loads import Loads
 from benches.serving.report import disturbance, docs_lines, replays, side_by_side, study_sections
@@ -79,6 +79,7 @@ def test_every_server_is_measured_under_every_load(tiny_llama: Path, tmp_path: P
         assert [level["fraction"] for level in found["capacity"]["levels"]] == [0.25, 0.5, 0.75, 0.9]
         assert all(cell["summary"]["failed"] == 0 for cell in found["cells"])
     assert len(jobs) == 2 + 1 + 4
+    assert result["metadata"]["options"]["probe_requests"] == 2
     assert str(tiny_llama) not in json.dumps(result)
     paths = write_report(tmp_path / "study", "Study", list(study_sections(result)))
     table = paths[1].read_text()
@@ -99,6 +100,11 @@ def test_what_fails_is_noted_and_the_rest_goes_on(tiny_llama: Path, tmp_path: Pa
     assert len(found["tinyllm"]["capacity"]["levels"]) == 4
     page = write_report(tmp_path / "study", "Study", list(study_sections(result)))[0].read_text()
     assert "What failed or was left out" in page
+
+
+def test_the_version_of_a_server_is_told() -> None:
+    assert version_of(sys.executable, "pytest.anything") == pytest.__version__
+    assert version_of(sys.executable, "json") is None
 
 
 def test_no_measurement_begins_when_time_is_up(tiny_llama: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class CapacityOptions(Options):
     fraction: Sequence[Annotated[float, Field(gt=0, le=2)]] = FRACTIONS
     """Part of C_ref to replay at; may be given several times."""
     windows: Annotated[int, Field(ge=0)] = 1
-    """Parts of the dataset to replay, each of ``num_prompts`` requests; 0 only searches."""
+    """Parts of the dataset to replay, each of ``num_prompts`` requests; 0 only searches. A file that is no
+    trace has one."""
     burstiness: Above0 = 1.0
     """Shape of the gamma distribution of the gaps, where the dataset is no trace; 1 is a Poisson process."""

@@ -15,6 +15,7 @@ from tinyllm.bench.serve.datasets import make_samples, shares_prompts
 from tinyllm.bench.serve.load import Plan
 from tinyllm.bench.serve.metrics import PERCENTILES
 from tinyllm.bench.serve.records import Limits
+from tinyllm.bench.serve.samples import COMPLETIONS
 from tinyllm.bench.serve.server_view import ready_target
 from tinyllm.bench.serve.settings import ArrivalOptions, DatasetOptions, ServerOptions
 from tinyllm.errors import ConfigError
@@ -61,7 +62,7 @@ def target_of(options: ServerOptions) -> Target:
     """Return the server to ask. Raises `ConfigError`; `OSError` if the key's file cannot be read."""
     return Target(
         base_url=options.base_url,
-        backend=options.backend,
+        backend=COMPLETIONS if options.backend == "vllm" else options.backend,
         model=options.model or "",
         endpoint=options.endpoint,
         api_key=_api_key(options.api_key_file),

@@ -41,8 +41,8 @@ class ServerOptions(Options):
 
     base_url: str = "http://127.0.0.1:8000"
     """Of the server, with or without ``/v1``."""
-    backend: Literal["openai", "openai-chat"] = "openai"
-    """``openai`` asks for completions, ``openai-chat`` for chat."""
+    backend: Literal["openai", "openai-chat", "vllm"] = "openai"
+    """``openai`` asks for completions, as ``vllm`` does; ``openai-chat`` for chat."""
     endpoint: str | None = None
     """Path of the requests, if it is not ``/v1/completions`` or ``/v1/chat/completions``."""
     model: str | None = None
@@ -123,6 +123,11 @@ class DatasetOptions(Options):
         if self.dataset_path is None:
             raise ConfigError(f"--dataset-name {self.dataset_name} needs --dataset-path")
         return self.dataset_path
+
+    @property
+    def has_one_window(self) -> bool:
+        """Whether another window would have requests of the first: a file is not cut, but drawn from."""
+        return self.dataset_name in _FROM_FILES
 
     def check(self) -> None:
         """Raise `ConfigError` for an option that this dataset would ignore, or that it lacks."""

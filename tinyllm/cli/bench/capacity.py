@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinyllm.cli.bench.output import note, save, show
+from tinyllm.cli.bench.output import draw, note, save, show
 from tinyllm.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -42,6 +42,12 @@ def add_parser(kinds: Any, kind: str, line: str) -> None:
     group.add_argument(
         "--json", type=Path, metavar="FILE", help="write everything there, also midway; - is standard output"
     )
+    group.add_argument(
+        "--report",
+        type=Path,
+        metavar="PATH",
+        help="write pictures and a page there, as bench report does",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,12 +65,17 @@ def run(args: argparse.Namespace) -> int:
             "--windows says how many windows are replayed, from the first on: leave out --window"
         )
     options = CapacityOptions(**given_options(args, CapacityOptions))
+    dataset = DatasetOptions(**given_options(args, DatasetOptions))
+    if options.windows > 1 and dataset.has_one_window:
+        raise ConfigError(f"--windows: --dataset-name {dataset.dataset_name} has one window, the file")
     workload = Workload(
         ServerOptions(**given_options(args, ServerOptions)),
-        DatasetOptions(**given_options(args, DatasetOptions)),
+        dataset,
         burstiness=options.burstiness,
         limits=parse_goodput(args.goodput),
     )
     report = asyncio.run(run_capacity(workload, options, note=note, save=partial(save, path=args.json)))
     show(report, capacity_lines(report), args.json)
+    if args.report is not None:
+        draw(report, "the server", args.report)
     return 0 if report["capacity"]["c_ref"] else 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_output", "note", "save", "show"]
+__all__ = ["draw", "is_output", "note", "save", "show"]
 
 
 def note(line: str) -> None:
@@ -31,3 +31,12 @@ def show(report: dict[str, Any], lines: Iterable[str], path: Path | None) -> Non
     """Save a report, and print it: as JSON if ``--json`` says so, else its lines. Raises `OSError`."""
     save(report, path)
     print(json.dumps(report, indent=2) if is_output(path) else "\n".join(lines))
+
+
+def draw(report: Mapping[str, Any], name: str, directory: Path) -> None:
+    """Write what ``bench report`` would of one result. Raises `OSError`."""
+    from tinyllm.bench.plots.runs import runs_of, sections, words_of, write_report
+
+    parts = list(sections("Figures", runs_of(report, name), words_of(report, name)))
+    page = write_report(directory, f"Load on {name}", parts)[0]
+    note(f"wrote {page}")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinyllm.cli.bench.output import draw, is_output
 from tinyllm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,6 +73,17 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--metadata", nargs="+", default=(), metavar="KEY=VALUE", help="kept in the JSON, under metadata"
     )
+    group.add_argument(
+        "--report",
+        type=Path,
+        metavar="PATH",
+        help="write pictures and one HTML page there, as bench report does",
+    )
+    group.add_argument(
+        "--plot-timeline",
+        action="store_true",
+        help="the same, into a directory beside the JSON and named like it; saves a result",
+    )
     group.add_argument("--disable-tqdm", action="store_true", help="show no progress bar")
 
 
@@ -82,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     names, percents = _shown(args)
     result = asyncio.run(_measure(args))
     _write(args, result)
-    if str(args.json) == "-":
+    if is_output(args.json):
         print(json.dumps(result.to_json(detailed=args.save_detailed)))
     else:
         print("\n".join(result_lines(result, metrics=names, percentiles=percents)))
@@ -138,14 +150,20 @@ def _shown(args: argparse.Namespace) -> tuple[list[str], list[float]]:
 def _write(args: argparse.Namespace, result: RunResult) -> None:
     from tinyllm.bench.serve.records import write_result
 
-    paths = [args.json] if args.json is not None and str(args.json) != "-" else []
-    if args.save_result or args.result_dir or args.result_filename:
+    paths = [args.json] if args.json is not None and not is_output(args.json) else []
+    is_saved = args.save_result or args.result_dir or args.result_filename
+    if is_saved or (args.plot_timeline and not paths):
         directory = args.result_dir or Path()
         directory.mkdir(parents=True, exist_ok=True)
         paths.append(directory / (args.result_filename or _file_name(result)))
     for path in paths:
         write_result(path, result, detailed=args.save_detailed)
         print(f"wrote {path}", file=sys.stderr)
+    directories = [] if args.report is None else [args.report]
+    if args.plot_timeline:
+        directories.append(paths[-1].with_name(f"{paths[-1].stem}-report"))
+    for directory in directories:
+        draw(result.to_json(), result.metadata["target"]["model"], directory)
 
 
 def _file_name(result: RunResult) -> str:
