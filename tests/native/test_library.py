@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,7 @@ def test_on_a_terminal_building_is_seen_once(tmp_path: Path) -> None:
     environment = os.environ | {"TINYLLM_CACHE_DIR": str(tmp_path)}
     for is_new in (True, False):
         master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
         with subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=slave) as process:
             os.close(slave)
             shown = b""
