@@ -136,7 +136,7 @@ def test_without_a_compiler_the_reference_is_used_and_the_log_says_why(
         raise NativeUnavailableError("no C compiler")
 
     monkeypatch.setitem(backends.BACKENDS, "paged", no_compiler)
-    with caplog.at_level(logging.INFO, "tinyllm.attention"):
+    with caplog.at_level(logging.WARNING, "tinyllm.attention"):
         assert get_backend("auto", FITTING).name == "reference"
     assert "no C compiler" in caplog.text
 

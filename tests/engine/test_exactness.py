@@ -5,7 +5,7 @@ and are aborted at chosen steps, in an engine with a chosen step budget, number 
 size. Each request's ids must be those that it gets alone in a plain engine, and those of the reference loop
 if greedy.
 
-``TINYLLM_TEST_EXAMPLES=100`` runs the full count that docs/benchmarks.md records.
+``TINYLLM_TEST_EXAMPLES=100`` runs the full count that benches/results/exactness.md records.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class Batch:
 
 
 class BatchBuilder:
-    """Builds batches in buffers that are kept. A step costs what its new tokens do, at any length of text."""
+    """Builds batches in buffers that are kept. A step costs what its new tokens do, and a copy of each block
+    table; no token of earlier steps is looked at."""
 
     def __init__(self, backend: AttentionBackend, spec: KVCacheSpec, max_num_batched_tokens: int) -> None:
         self._backend = backend
