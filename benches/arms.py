@@ -54,7 +54,7 @@ def version_of(python: str, module: str) -> str | None:
     package = module.partition(".")[0]
     code = (
         "import importlib.metadata as found; "
-        f"print(found.version(found.packages_distributions()[{package!r}][0]))"
+        f"print(found.version(found.packages_distributions().get({package!r}, [{package!r}])[0]))"
     )
     done = subprocess.run([python, "-c", code], check=False, capture_output=True, text=True)
     return done.stdout.strip() or None

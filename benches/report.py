@@ -61,9 +61,10 @@ def comparison(run: dict[str, Any], dtype: str) -> Iterator[str]:
         yield from markdown_table(header, [_row(each, kind, names) for each in results["workloads"]])
         yield ""
     peers = [name for name in names if name != "tinyllm"]
-    header = ("tinyllm's decode, times that of", *peers)
-    yield from markdown_table(header, [_ratios(each, peers) for each in results["workloads"]])
-    yield ""
+    if peers:
+        header = ("tinyllm's decode, times that of", *peers)
+        yield from markdown_table(header, [_ratios(each, peers) for each in results["workloads"]])
+        yield ""
     header = ("", *names)
     colds, memory = results["cold_start_seconds"], results["peak_memory_bytes"]
     yield from markdown_table(

@@ -18,6 +18,17 @@ from benches.serving.servers import Backend, RunningServer
 from tinyllm.bench.environment import environment
 from tinyllm.errors import EngineError, TinyLLMError
 
+LOAD_OPTIONS = (
+    "context",
+    "rate",
+    "start_rate",
+    "tolerance",
+    "probe_seconds",
+    "probe_requests",
+    "one_window",
+    "only",
+)
+"""What decides the loads, beside what the result names by itself."""
 ALIVE_SECONDS = 0.5
 """Between two looks at whether a server still runs."""
 
@@ -54,9 +65,7 @@ class Study:
                 "requests": args.requests,
                 "goodput": list(args.goodput),
                 "seed": args.seed,
-                "options": {
-                    name: value for name, value in vars(args).items() if isinstance(value, int | float | list)
-                },
+                "options": {name: getattr(args, name) for name in LOAD_OPTIONS},
             },
             "backends": {},
         }

@@ -113,6 +113,21 @@ def test_only_what_is_computed_is_published() -> None:
         assert hits(kv, make_request(range(12))) == published
 
 
+def test_what_two_requests_could_share() -> None:
+    kv = KVCacheManager(20, 4)
+    first, second = make_request(range(14)), make_request([*range(10), *[50] * 4])
+    assert kv.num_shared_tokens(second, first) == kv.num_shared_tokens(first, second) == 8
+    assert kv.num_shared_tokens(make_request(range(30)), make_request(range(12))) == 8, "not the last token's"
+    assert kv.num_shared_tokens(make_request(range(12)), make_request(range(30))) == 8, "nor its own last"
+    assert kv.num_shared_tokens(make_request([99, *range(1, 14)]), first) == 0
+    first.num_computed_tokens = 9
+    assert kv.num_shared_tokens(second, first) == 8, "no more than is computed"
+    assert kv.num_shared_tokens(make_request(range(14)), first) == 12
+    other = make_request([99, *range(1, 14)])
+    assert kv.num_shared_tokens(other, first) == 0, "the next block is the same, the first is not"
+    assert kv.num_shared_tokens(make_request(range(14), salt="x"), first) == 0
+
+
 def test_nothing_is_shared_across_salts_or_identities() -> None:
     kv = KVCacheManager(16, 4, identity=b"llama float32")
     compute(kv, make_request(range(9), salt="a"))

@@ -720,7 +720,7 @@ def test_one_that_waits_for_a_beginning_keeps_its_blocks() -> None:
 def test_what_would_come_sooner_without_waiting_does_not_wait(why: str) -> None:
     threshold = 26 if why == "the other is long" else 12
     engine = make_engine(num_blocks=100, max_num_batched_tokens=12, long_prefill_threshold=threshold)
-    shared = 4 if why == "it is less than half" else 16
+    shared = {"it is less than half": 4, "the other is long": 16, "the other comes later": 40}[why]
     first = make_request([*range(shared), *[50] * 12], 1)
     second = make_request([*range(shared), *[60] * 9], 1, priority=-50 if "later" in why else 0)
     engine.add(first)
@@ -732,16 +732,73 @@ def test_what_would_come_sooner_without_waiting_does_not_wait(why: str) -> None:
     assert second.first_scheduled_time is not None
 
 
-def test_what_would_not_come_sooner_waits() -> None:
+@pytest.mark.parametrize("shared", [16, 40])
+def test_what_would_not_come_sooner_waits(shared: int) -> None:
     """The same without a reason."""
     engine = make_engine(num_blocks=100, max_num_batched_tokens=12)
-    first, second = make_request([*range(16), *[50] * 12], 1), make_request([*range(16), *[60] * 9], 1)
-    engine.add(first, second)
+    first, second = (make_request([*range(shared), *[end] * 12], 1) for end in (50, 60))
+    engine.add(first)
+    if shared == 40:
+        engine.step()
+    engine.add(second)
     engine.step()
-    assert second.awaited == (first, 16)
+    assert second.awaited == (first, shared)
 
 
-def test_nobody_waits_for_a_beginning_twice() -> None:
+def test_equal_prompts_are_computed_once_though_they_first_wait_for_another() -> None:
+    engine = make_engine(max_num_batched_tokens=40, long_prefill_threshold=100)
+    first = make_request([*range(24), 50], 1)
+    equal = [make_request([*range(24), *[60] * 13], 1) for _ in range(3)]
+    engine.add(first, *equal)
+    engine.run()
+    assert_as_alone(first, *equal)
+    assert [request.num_cached_tokens for request in equal] == [24, 36, 36]
+
+
+def test_long_ones_that_wait_leave_room_for_short_ones() -> None:
+    engine = make_engine(num_blocks=200, max_num_seqs=8, max_num_batched_tokens=8)
+    longs = [make_request([*range(40), 50 + number], 1) for number in range(9)]
+    short = make_request(4, 1)
+    engine.add(*longs)
+    engine.step()
+    engine.add(short)
+    for _ in range(2):
+        engine.step()
+    assert short.num_output_tokens
+    engine.run()
+    assert_as_alone(short, *longs)
+
+
+def test_nobody_is_preempted_for_what_is_kept_for_others() -> None:
+    engine = make_engine(num_blocks=200, max_num_seqs=4, max_num_batched_tokens=8)
+    credit = StreamCredit(1)
+    slow = make_request(3, 9, credit=credit)
+    engine.add(slow)
+    while credit.available:
+        engine.step()
+    first, *others = [make_request([*range(30), 50 + number], 1) for number in range(3)]
+    last = make_request(20, 1)
+    engine.add(first, *others, last)
+    engine.step()
+    engine.step()
+    assert [request.awaited is not None for request in others] == [True, True]
+    assert slow.num_preemptions == 0
+
+
+def test_tokens_that_are_cached_are_not_awaited_with_the_rest() -> None:
+    """One that scores its prompt computes it all; another has most of it, and loses nothing by starting."""
+    engine = make_engine(num_blocks=200, max_num_batched_tokens=8, long_prefill_threshold=100)
+    cached = make_request(range(40), 1)
+    engine.add(cached)
+    engine.run()
+    scored = make_request([*range(44), 50], 1, params=SamplingParams(prompt_logprobs=0))
+    second = make_request([*range(44), *[60] * 9], 1)
+    engine.add(scored)
+    engine.step()
+    assert not engine.scheduler._beginnings.are_awaited(second)
+
+
+def test_nobody_waits_for_a_beginning_in_vain_twice() -> None:
     """Where nothing is kept, the blocks of one that ends with its first token are gone."""
     engine = make_engine(max_num_batched_tokens=100, max_cached_blocks=0)
     group = [make_request([*range(12), 50 + number], 1) for number in range(6)]
@@ -751,13 +808,18 @@ def test_nobody_waits_for_a_beginning_twice() -> None:
 
 
 def test_a_cache_that_is_forgotten_meanwhile_costs_one_wait() -> None:
-    engine = make_engine(max_num_batched_tokens=4, long_prefill_threshold=100)
+    engine = make_engine(max_num_batched_tokens=8)
     first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60], 2)
     engine.add(first, second)
     engine.step()
+    assert second.awaited == (first, 12)
     engine.kv.reset_prefix_cache()
+    while second.awaited is not None:
+        engine.step()
+    assert not second.may_await
     engine.run()
     assert_as_alone(first, second)
+    assert second.num_cached_tokens == 0
 
 
 def test_waiting_for_a_beginning_is_waiting_in_the_queue() -> None:

@@ -16,9 +16,10 @@ from tinyllm.config import EngineConfig
 from tinyllm.engine.async_engine import AsyncEngine
 from tinyllm.errors import TinyLLMError
 
-__all__ = ["measure_cold_start"]
+__all__ = ["FIRST", "measure_cold_start"]
 
-_FIRST = Workload(1, 32, 2)
+FIRST = Workload(1, 32, 2)
+"""What gives the first token."""
 
 
 def measure_cold_start(config: EngineConfig, workload: Workload) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def measure_cold_start(config: EngineConfig, workload: Workload) -> dict[str, An
 async def _run(config: EngineConfig, workload: Workload) -> dict[str, Any]:
     async with AsyncEngine(config) as engine:
         info = engine.info
-        await run_batch(engine, _FIRST.prompts(info.vocab_size, 0), 1)
+        await run_batch(engine, FIRST.prompts(info.vocab_size, 0), 1)
         print("first token", flush=True)
         await run_batch(engine, workload.prompts(info.vocab_size, 0), workload.output_tokens)
         return {

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from tinyllm.artifacts.model import ModelConfig
 from tinyllm.artifacts.resolve import open_model
-from tinyllm.attention.backends import get_backend
 from tinyllm.bench.calibrate import Calibration
-from tinyllm.bench.cold_start import measure_cold_start
+from tinyllm.bench.cold_start import FIRST, measure_cold_start
 from tinyllm.bench.environment import environment
 from tinyllm.bench.limit import ModelShape
 from tinyllm.bench.measure import WorkloadMeter
@@ -19,7 +18,6 @@ from tinyllm.config import EngineConfig
 from tinyllm.engine.async_engine import AsyncEngine
 from tinyllm.errors import ConfigError
 from tinyllm.runner.device import default_num_threads, resolve_device, resolve_dtype
-from tinyllm.runner.kv_cache import kv_cache_spec
 
 __all__ = ["SCHEMA", "fitting", "run_suite"]
 
@@ -50,7 +48,7 @@ async def run_suite(
     report: dict[str, Any] = {"schema": SCHEMA, "engine": "tinyllm", "environment": environment(threads)}
     if cold_start:
         note("cold start")
-        report["cold_start"] = measure_cold_start(*_largest(config, model_config, workloads))
+        report["cold_start"] = measure_cold_start(*_largest(config, workloads))
     dtype = resolve_dtype(config.dtype, model_config.dtype)
     calibration = Calibration(shape, dtype, threads)
     try:
@@ -112,16 +110,11 @@ def _with_room(config: EngineConfig, workloads: Sequence[Workload]) -> EngineCon
     return EngineConfig.combine(config, {"max_num_seqs": max(batch, config.max_num_seqs)})
 
 
-def _largest(
-    config: EngineConfig, model_config: ModelConfig, workloads: Sequence[Workload]
-) -> tuple[EngineConfig, Workload]:
-    """Return the workload with most tokens, and a KV cache that just holds it unless its size is given."""
+def _largest(config: EngineConfig, workloads: Sequence[Workload]) -> tuple[EngineConfig, Workload]:
+    """Return the workload with most tokens, and a KV cache that just holds it, unless a size is given."""
     plain = [dataclasses.replace(workload, shared=False, intruder=0) for workload in workloads]
     largest = max(plain, key=lambda each: each.batch * each.length)
     if config.kv_cache_bytes is not None:
         return config, largest
-    dtype = resolve_dtype(config.dtype, model_config.dtype)
-    spec = kv_cache_spec(config, model_config, dtype=dtype, device=resolve_device(config.device))
-    num_blocks = largest.batch * (largest.length // config.block_size + 2)
-    block_bytes = get_backend(config.attention_backend, spec).bytes_per_block(spec)
-    return EngineConfig.combine(config, {"kv_cache_bytes": num_blocks * block_bytes}), largest
+    length = max(largest.length, FIRST.length)
+    return EngineConfig.combine(config, {"max_model_len": length, "max_num_seqs": largest.batch}), largest

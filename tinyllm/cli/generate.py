@@ -131,6 +131,7 @@ def _timing_line(engine: AsyncEngine, result: Any) -> str:
     parts.append(f"peak memory {peak_memory() / 2**20:.0f} MiB")
     revision = f" @ {info.revision[:12]}" if info.revision else ""
     parts.append(f"{info.model}{revision} in {info.dtype} on {info.device}")
+    parts.append(f"{info.attention_backend} attention, {info.layers} layers")
     return "[" + " · ".join(parts) + "]"
 
 

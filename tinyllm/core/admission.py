@@ -78,6 +78,15 @@ class Admission:
         """Return the number of blocks the request can ever need."""
         return self.kv.blocks_for(request.num_prompt_tokens + request.max_tokens)
 
+    def num_blocks_to_start(self, request: Request) -> int:
+        """Return the blocks of all its tokens, and those it wants to have to spare."""
+        return self.kv.blocks_for(request.num_tokens) + self._spare(request)
+
+    def _spare(self, request: Request) -> int:
+        """Return one block for itself and each time it was preempted, but no more than it can still need."""
+        needed = self.most_blocks(request) - self.kv.blocks_for(request.num_tokens)
+        return min(1 + request.num_preemptions, needed)
+
     def _headroom(self, request: Request) -> int:
         """Return the blocks to leave free beside the request's own.
 
@@ -85,7 +94,7 @@ class Admission:
         than they can still need.
         """
         each = 1 + request.num_preemptions
-        headroom = min(each, self.most_blocks(request) - self.kv.blocks_for(request.num_tokens))
+        headroom = self._spare(request)
         for other in self.running:
             headroom += min(each, self.most_blocks(other) - len(self.kv.block_table(other)))
         return headroom

@@ -14,23 +14,24 @@ __all__ = ["Beginnings"]
 class Beginnings:
     """Keeps requests that come together from each computing the beginning they share.
 
-    One waits only for a running one of earlier rank, for at least half of what it has left to compute, and
-    once: if the blocks are gone when they should be there, it computes them itself. It keeps its turn, as its
-    seat and its blocks are kept free.
+    One waits only for a running one of earlier rank, for at least half of what it has left to compute, and in
+    vain only once: if the blocks are gone when they should be there, it computes them itself. It keeps its
+    turn, as its seat and its blocks are kept free.
     """
 
     def __init__(self, kv: KVCacheManager, admission: Admission) -> None:
         self._kv, self._admission = kv, admission
         self._prompts: list[Request] = []
-        self.num_awaiting = 0
-        """Requests that wait in this step."""
+        self.waiting: list[Request] = []
+        """Those that wait in this step, in rank."""
         self.num_blocks = 0
-        """Blocks that those will need beside the shared ones."""
+        """Blocks to keep for them, beside the shared ones."""
 
     def begin_step(self, prompts: Iterable[Request]) -> None:
         """Forget the last step; ``prompts`` are running ones that are being computed."""
         self._prompts = list(prompts)
-        self.num_awaiting = self.num_blocks = 0
+        self.waiting = []
+        self.num_blocks = 0
 
     def note_started(self, request: Request) -> None:
         """Take in that another prompt is being computed in this step."""
@@ -38,30 +39,39 @@ class Beginnings:
 
     def are_awaited(self, request: Request) -> bool:
         """Whether another computes blocks that the waiting request lacks. Call it once a step, in rank."""
+        if request.awaited is not None and not _is_computing(*request.awaited):
+            num_blocks = request.awaited[1] // self._kv.block_size
+            request.may_await = self._kv.has_computed_blocks(request, num_blocks)
+            request.awaited = None
         if request.awaited is None and request.may_await:
             request.awaited = self._find(request)
-            request.may_await = request.awaited is None
         if request.awaited is None:
             return False
-        other, num_shared = request.awaited
-        if not _is_computing(other, num_shared):
-            request.awaited = None
-            return False
-        self.num_awaiting += 1
-        self.num_blocks += self._kv.blocks_for(request.num_tokens) - num_shared // self._kv.block_size
+        self.waiting.append(request)
+        self.num_blocks += self._admission.num_blocks_to_start(request)
+        self.num_blocks -= request.awaited[1] // self._kv.block_size
         return True
 
     def _find(self, request: Request) -> tuple[Request, int] | None:
-        for other in self._prompts:
-            if other.rank > request.rank or self._admission.is_long(other) > self._admission.is_long(request):
-                continue
-            shared = self._kv.num_shared_tokens(request, other)
-            saved = shared - other.num_computed_tokens
-            if 2 * saved < request.num_tokens - other.num_computed_tokens:
-                continue
-            if not self._kv.has_computed_blocks(request, shared // self._kv.block_size):
-                return other, shared
-        return None
+        """Return the one from which most can be taken, and how many tokens."""
+        candidates = [(self._num_worth_awaiting(request, other), other) for other in self._prompts]
+        num_tokens, other = max(candidates, key=lambda each: each[0], default=(0, request))
+        return (other, num_tokens) if num_tokens else None
+
+    def _num_worth_awaiting(self, request: Request, other: Request) -> int:
+        """Return how many tokens they share; 0 where the request does better without waiting for them."""
+        if other.rank > request.rank or self._admission.is_long(other) > self._admission.is_long(request):
+            return 0
+        shared = self._kv.num_shared_tokens(request, other)
+        if not _saves_half(request, shared, other.num_computed_tokens):
+            return 0
+        there = request.num_tokens - self._admission.num_uncached_tokens(request)
+        return shared if _saves_half(request, shared, max(there, other.num_computed_tokens)) else 0
+
+
+def _saves_half(request: Request, num_shared: int, num_computed: int) -> bool:
+    """Whether at least half of what is left to compute is shared."""
+    return 2 * (num_shared - num_computed) >= request.num_tokens - num_computed
 
 
 def _is_computing(other: Request, num_tokens: int) -> bool:

@@ -108,7 +108,7 @@ class Request:
     awaited: tuple[Request, int] | None = None
     """Who is computing so many tokens that this one, which waits, will share; see `Beginnings`."""
     may_await: bool = True
-    """It has not waited for another's tokens yet."""
+    """It has not waited for another's tokens in vain yet."""
     block_hashes: list[bytes] = field(default_factory=list)
     """Hashes of its full blocks that were needed so far: a memo of the KV cache manager."""
     first_scheduled_time: float | None = None

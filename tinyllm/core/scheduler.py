@@ -299,14 +299,17 @@ class Scheduler:
         for request in candidates:
             if self._admission.waits_for_leader(request) or not self._may_sample(request, now):
                 continue
-            if not self._admission.leaves_room(request, prefills) or awaiting.are_awaited(request):
+            if not self._admission.leaves_room(request, [*prefills, *awaiting.waiting]):
+                continue
+            if awaiting.are_awaited(request):
                 continue
             if longest is not None and self._admission.num_uncached_tokens(request) > longest:
                 return None
             while not self._admission.start(
-                request, num_seats_kept=awaiting.num_awaiting, num_blocks_kept=awaiting.num_blocks
+                request, num_seats_kept=len(awaiting.waiting), num_blocks_kept=awaiting.num_blocks
             ):
-                stalled = self._last_stalled()
+                # What is kept for others is not taken from those that stall.
+                stalled = None if awaiting.waiting else self._last_stalled()
                 if stalled is None:
                     return None
                 self._preempt(stalled, output)

@@ -32,6 +32,10 @@ FLAGS: Final = ("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-f
 BUILD_TIMEOUT: Final = 120.0
 
 
+_failures: Final[dict[Path, str]] = {}
+"""Why a library could not be built, by its directory."""
+
+
 class NativeUnavailableError(Exception):
     """The kernels cannot be built or loaded here; the message says why. Never reaches a user as an error."""
 
@@ -78,10 +82,17 @@ def _place() -> tuple[str, Path]:
 
 
 def _make(compiler: str, directory: Path) -> None:
+    """Build the library unless that has been done; what failed in this process is not tried again."""
+    if directory in _failures:
+        raise NativeUnavailableError(_failures[directory])
     try:
         make_once(directory, functools.partial(_build, compiler))
     except OSError as error:
-        raise NativeUnavailableError(f"the kernels cannot be kept: {type(error).__name__}") from None
+        _failures[directory] = f"the kernels cannot be kept: {type(error).__name__}"
+    except NativeUnavailableError as error:
+        _failures[directory] = str(error)
+    if directory in _failures:
+        raise NativeUnavailableError(_failures[directory])
 
 
 def _compiler() -> str:

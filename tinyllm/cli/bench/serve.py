@@ -88,16 +88,21 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Put the load, print the figures, write the JSON. 1 if no request was answered."""
+    """Put the load, write the JSON, print the figures, draw them. 1 if no request was answered."""
     from tinyllm.bench.serve.table import result_lines
 
     names, percents = _shown(args)
     result = asyncio.run(_measure(args))
-    _write(args, result)
+    paths = _write(args, result)
     if is_output(args.json):
         print(json.dumps(result.to_json(detailed=args.save_detailed)))
     else:
         print("\n".join(result_lines(result, metrics=names, percentiles=percents)))
+    directories = [] if args.report is None else [args.report]
+    if args.plot_timeline:
+        directories.append(paths[-1].with_name(f"{paths[-1].name.removesuffix('.json')}-report"))
+    for directory in directories:
+        draw(result.to_json(), result.metadata["target"]["model"], directory)
     return 0 if result.summary["completed"] else 1
 
 
@@ -147,7 +152,8 @@ def _shown(args: argparse.Namespace) -> tuple[list[str], list[float]]:
     return names, percents
 
 
-def _write(args: argparse.Namespace, result: RunResult) -> None:
+def _write(args: argparse.Namespace, result: RunResult) -> list[Path]:
+    """Write the result to all files asked for; return them."""
     from tinyllm.bench.serve.records import write_result
 
     paths = [args.json] if args.json is not None and not is_output(args.json) else []
@@ -159,11 +165,7 @@ def _write(args: argparse.Namespace, result: RunResult) -> None:
     for path in paths:
         write_result(path, result, detailed=args.save_detailed)
         print(f"wrote {path}", file=sys.stderr)
-    directories = [] if args.report is None else [args.report]
-    if args.plot_timeline:
-        directories.append(paths[-1].with_name(f"{paths[-1].stem}-report"))
-    for directory in directories:
-        draw(result.to_json(), result.metadata["target"]["model"], directory)
+    return paths
 
 
 def _file_name(result: RunResult) -> str:
