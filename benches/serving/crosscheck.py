@@ -1,10 +1,11 @@
 """The figures of `tinyllm bench serve` beside those of ``vllm bench serve``, on the same server.
 
     python -m benches.serving.crosscheck --model CHECKPOINT --vllm-python PYTHON [--rounds 3]
-        [--streams 16 32]
+        [--streams 1 4 16 32]
 
-Both clients put the same load on one ``tinyllm serve``, in turn: a closed loop of random prompts of 128
-tokens, answers of 64. Writes JSON into ``benches/results/`` and prints the table.
+Both clients put the same kind of load on one ``tinyllm serve``, in turn: a closed loop of prompts of 128
+tokens, answers of 64. The prompts are drawn alike, but none twice, as the server has a cache. Writes JSON
+into ``benches/results/`` and prints the table.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from benches.arms import ROOT
 from benches.serving.servers import MODEL_NAME, RunningServer, tinyllm_server
 from benches.serving.study import say
 from tinyllm.bench.environment import environment
-from tinyllm.bench.serve.load import run_load
+from tinyllm.bench.serve.load import Plan, run_load
 from tinyllm.bench.serve.planning import make_plan
 from tinyllm.bench.serve.settings import ArrivalOptions, DatasetOptions
 from tinyllm.bench.table import markdown_table
 from tinyllm.runner.device import default_num_threads
 
 PROMPT, ANSWER = 128, 64
-REQUESTS_PER_STREAM = 6
+REQUESTS_PER_STREAM, LEAST_REQUESTS = 6, 24
 CONTEXT = 2048
 FIGURES = {
     "output tokens/s": ("output_throughput", "output_throughput"),
@@ -54,8 +55,8 @@ def main() -> None:
         for number in range(args.rounds):
             for streams in args.streams:
                 say(f"round {number}, {streams} streams")
-                ours = ask_ours(server, args.model, streams, seed=2 * number)
-                theirs = ask_vllm(server, args, streams, seed=2 * number + 1)
+                ours = ask_ours(server, load_of(server, args.model, streams, seed=2 * number))
+                theirs = ask_vllm(server, load_of(server, args.model, streams, seed=2 * number + 1), args)
                 runs.append({"round": number, "streams": streams, "tinyllm": ours, "vllm": theirs})
     finally:
         server.close()
@@ -69,54 +70,54 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benches.serving.crosscheck")
     parser.add_argument("--model", type=Path, required=True, help="directory of a checkpoint")
     parser.add_argument("--vllm-python", required=True, help="interpreter with vllm")
-    parser.add_argument("--streams", type=int, nargs="+", default=[16, 32])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 32])
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     args.model = args.model.resolve()
     return args
 
 
-def ask_ours(server: RunningServer, model: Path, streams: int, seed: int) -> dict[str, float]:
-    """Return the figures of one run of `tinyllm bench serve`."""
+def load_of(server: RunningServer, model: Path, streams: int, seed: int) -> Plan:
+    """Return a closed loop of so many streams."""
     dataset = DatasetOptions(
-        num_prompts=REQUESTS_PER_STREAM * streams,
+        num_prompts=max(LEAST_REQUESTS, REQUESTS_PER_STREAM * streams),
         num_warmups=streams,
         random_input_len=PROMPT,
         random_output_len=ANSWER,
         tokenizer=str(model),
         seed=seed,
     )
-    arrivals = ArrivalOptions(max_concurrency=streams)
+    return asyncio.run(make_plan(server.options(), dataset, ArrivalOptions(max_concurrency=streams)))
 
-    async def run() -> dict[str, Any]:
-        return (await run_load(await make_plan(server.options(), dataset, arrivals))).summary
 
-    summary = asyncio.run(run())
+def ask_ours(server: RunningServer, load: Plan) -> dict[str, float]:
+    """Return the figures of one run of `tinyllm bench serve`."""
+    summary = asyncio.run(run_load(load)).summary
     return {name: _member(summary, ours) for name, (ours, _) in FIGURES.items()}
 
 
-def ask_vllm(server: RunningServer, args: argparse.Namespace, streams: int, seed: int) -> dict[str, float]:
-    """Return the figures of one run of ``vllm bench serve``."""
+def ask_vllm(server: RunningServer, load: Plan, args: argparse.Namespace) -> dict[str, float]:
+    """Return the figures of one run of ``vllm bench serve``, without a warm-up of its own."""
     with tempfile.TemporaryDirectory() as folder:
+        prompts = Path(folder) / "prompts.jsonl"
+        lines = [json.dumps({"prompt": sample.turns[0].prompt}) for sample in load.samples]
+        prompts.write_text("\n".join(lines) + "\n")
         options = {
             "backend": "openai",
             "base-url": f"http://127.0.0.1:{server.port}",
             "model": MODEL_NAME,
             "tokenizer": args.model,
-            "dataset-name": "random",
-            "random-input-len": PROMPT,
-            "random-output-len": ANSWER,
-            "random-range-ratio": 0,
-            "max-concurrency": streams,
-            "num-prompts": REQUESTS_PER_STREAM * streams,
-            "num-warmups": streams,
-            "seed": seed,
+            "dataset-name": "custom",
+            "dataset-path": prompts,
+            "custom-output-len": ANSWER,
+            "max-concurrency": load.arrivals.max_concurrency,
+            "num-prompts": len(lines),
             "percentile-metrics": "ttft,tpot,itl,e2el",
             "result-dir": folder,
             "result-filename": "result.json",
         }
         command = [args.vllm_python, "-m", "vllm.entrypoints.cli.main", "bench", "serve"]
-        command += ["--ignore-eos", "--save-result"]
+        command += ["--ignore-eos", "--skip-chat-template", "--save-result"]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
         log = subprocess.run(
             command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False

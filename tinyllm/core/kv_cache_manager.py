@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 
 from tinyllm.core.block_pool import BlockPool, KVCacheBlock
 from tinyllm.core.integrity import require
@@ -134,16 +135,18 @@ class KVCacheManager:
         """Return the tokens of the blocks that ``request`` could take from ``other``, once it computed them.
 
         The block that samples the other's next token does not count, as that may wait for a reader. Not exact
-        where the other has computed all of them.
+        where the other has computed all of them: then it may be less.
         """
         if not self._shares(request) or self._namespace(request) != self._namespace(other):
             return 0
         size = self.block_size
         most = min(_most_reused(request), other.num_tokens - 1) // size
-        mine, others = request.token_ids, other.token_ids
         next_block = other.num_computed_tokens // size  # if that differs, nothing is left to be shared
-        for index in (next_block, *range(most)) if next_block < most else ():
-            if mine[index * size : (index + 1) * size] != others[index * size : (index + 1) * size]:
+        if next_block >= most:
+            return 0
+        for index in chain([next_block], range(most)):
+            block = slice(index * size, (index + 1) * size)
+            if request.token_ids[block] != other.token_ids[block]:
                 return index * size
         return most * size
 
