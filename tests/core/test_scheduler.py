@@ -798,6 +798,32 @@ def test_tokens_that_are_cached_are_not_awaited_with_the_rest() -> None:
     assert not engine.scheduler._beginnings.are_awaited(second)
 
 
+def test_when_one_that_is_awaited_is_aborted_another_takes_its_place() -> None:
+    engine = make_engine(
+        num_blocks=400, max_num_seqs=8, max_num_batched_tokens=16, max_num_partial_prefills=8
+    )
+    first, *others = [make_request([*range(60), 100 + number], 2) for number in range(6)]
+    engine.add(first, *others)
+    engine.step()
+    assert all(request.awaited is not None for request in others)
+    engine.scheduler.abort(first.request_id)
+    engine.run()
+    assert_as_alone(*others)
+    assert [request.num_cached_tokens for request in others[1:]] == [60] * 4
+
+
+def test_a_prompt_in_one_shot_does_not_count_on_blocks_that_are_freed_for_it() -> None:
+    engine = make_engine(
+        64, 1, max_cached_blocks=0, prefill_mode="one-shot", max_num_batched_tokens=8, max_num_seqs=2
+    )
+    slow = make_request(range(10), 5, credit=StreamCredit(1))
+    engine.add(slow)
+    engine.step()
+    short, longer = make_request(2, 5), make_request([*range(10), 99], 2)
+    engine.add(short, longer)
+    assert engine.step().tokens == {short.request_id: 2}
+
+
 def test_nobody_waits_for_a_beginning_in_vain_twice() -> None:
     """Where nothing is kept, the blocks of one that ends with its first token are gone."""
     engine = make_engine(max_num_batched_tokens=100, max_cached_blocks=0)

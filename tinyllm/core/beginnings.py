@@ -15,7 +15,7 @@ class Beginnings:
     """Keeps requests that come together from each computing the beginning they share.
 
     One waits only for a running one of earlier rank, for at least half of what it has left to compute, and in
-    vain only once: if the blocks are gone when they should be there, it computes them itself. It keeps its
+    vain only once: if the blocks are gone when they have been computed, it computes them itself. It keeps its
     turn, as its seat and its blocks are kept free.
     """
 
@@ -40,8 +40,10 @@ class Beginnings:
     def are_awaited(self, request: Request) -> bool:
         """Whether another computes blocks that the waiting request lacks. Call it once a step, in rank."""
         if request.awaited is not None and not _is_computing(*request.awaited):
-            num_blocks = request.awaited[1] // self._kv.block_size
-            request.may_await = self._kv.has_computed_blocks(request, num_blocks)
+            other, num_shared = request.awaited
+            if other.num_computed_tokens >= num_shared:
+                num_blocks = num_shared // self._kv.block_size
+                request.may_await = self._kv.has_computed_blocks(request, num_blocks)
             request.awaited = None
         if request.awaited is None and request.may_await:
             request.awaited = self._find(request)

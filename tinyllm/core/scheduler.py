@@ -303,19 +303,19 @@ class Scheduler:
                 continue
             if awaiting.are_awaited(request):
                 continue
-            if longest is not None and self._admission.num_uncached_tokens(request) > longest:
-                return None
-            while not self._admission.start(
-                request, num_seats_kept=len(awaiting.waiting), num_blocks_kept=awaiting.num_blocks
-            ):
+            while longest is None or self._admission.num_uncached_tokens(request) <= longest:
+                if self._admission.start(
+                    request, num_seats_kept=len(awaiting.waiting), num_blocks_kept=awaiting.num_blocks
+                ):
+                    self._run(request, now)
+                    awaiting.note_started(request)
+                    return request
                 # What is kept for others is not taken from those that stall.
                 stalled = None if awaiting.waiting else self._last_stalled()
                 if stalled is None:
-                    return None
-                self._preempt(stalled, output)
-            self._run(request, now)
-            awaiting.note_started(request)
-            return request
+                    break
+                self._preempt(stalled, output)  # which may free blocks that this one would have shared
+            return None
         return None
 
     def _run(self, request: Request, now: float) -> None:
