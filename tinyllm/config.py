@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tinyllm.errors import ConfigError
 from tinyllm.faults import first_fault
@@ -14,6 +14,12 @@ from tinyllm.faults import first_fault
 __all__ = ["DType", "EngineConfig"]
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def _none_or_at_least_one(value: float) -> float:
+    if 0 < value < 1:
+        raise ValueError("must be at least 1, or 0")
+    return value
 
 
 class EngineConfig(BaseModel):
@@ -63,12 +69,15 @@ class EngineConfig(BaseModel):
     """Most prompts whose computation is spread over several steps at the same time."""
     long_prefill_threshold: int = Field(default=0, ge=0)
     """Prompts with more tokens left than this are long and leave room for short ones; 0: a step's budget."""
-    max_prefill_slowdown: float = Field(default=2.5, ge=0, le=1000)
-    """A few long prompts make a step with many answers take at most this many times as long, other prompts
-    add at most twice as much; 0: no limit, and long prompts do not stand aside for others either."""
+    max_prefill_slowdown: Annotated[float, AfterValidator(_none_or_at_least_one)] = Field(
+        default=2.5, ge=0, le=1000
+    )
+    """How many times as long prompts make a step that also has answers, 1 or more. So much if all prompts are
+    long and there are four answers or more for each; else prompts may add twice as much time. 0: no limit,
+    max_step_seconds is not heeded, and long prompts do not stand aside for others."""
     max_step_seconds: float = Field(default=0.08, ge=0, le=1000)
-    """Other than a few long prompts may always make a step with answers last this long, whatever
-    max_prefill_slowdown says."""
+    """Prompts may make a step with answers last this long even where max_prefill_slowdown allows less, unless
+    all prompts are long and there are four answers or more for each."""
     prefill_mode: Literal["chunked", "one-shot"] = "chunked"
     """one-shot computes each prompt in a single step, for comparison."""
     max_waiting_requests: int = Field(default=256, ge=0)

@@ -29,7 +29,7 @@ from benches.serving.servers import Backend, llamacpp_server, tinyllm_server, vl
 from benches.serving.study import Study, say
 from tinyllm.artifacts.resolve import open_model
 from tinyllm.bench.plots.runs import write_report
-from tinyllm.errors import ConfigError
+from tinyllm.errors import ConfigError, TinyLLMError
 from tinyllm.runner.device import default_num_threads
 
 LEAST_CONTEXT = 128
@@ -39,8 +39,11 @@ NAMES = ("tinyllm", "vllm", "llama.cpp")
 def main() -> None:
     """Measure, and write the results."""
     args = parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    backends = installed(args)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        backends = installed(args)
+    except (OSError, TinyLLMError) as error:
+        raise SystemExit(f"benches.serving: {error}") from None
     stem = args.out / f"{time.strftime('%Y-%m-%d-%H%M')}-serving-{args.model.name}"
     study = Study(args, stem)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also then the servers are ended
@@ -65,7 +68,7 @@ def parse_args() -> argparse.Namespace:
         prog="python -m benches.serving", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--model", type=Path, required=True, help="directory of a checkpoint")
-    parser.add_argument("--backends", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--backends", nargs="+", choices=NAMES, help="default: all that are installed")
     parser.add_argument(
         "--gguf",
         type=Path,
@@ -111,20 +114,20 @@ def parse_args() -> argparse.Namespace:
 
 
 def installed(args: argparse.Namespace) -> list[Backend]:
-    """Return the servers that there are, and say which there are not."""
+    """Return the servers that there are, and say which are not. Raises `ConfigError` for those named."""
     model = open_model(str(args.model))
     args.context = min(args.context, model.config.max_position_embeddings)
     found = []
-    for name in args.backends:
+    for name in args.backends or NAMES:
         try:
             backend = make_backend(name, args, model.eos_token_ids)
-        except ConfigError as error:
-            say(f"{name} is left out: {error}")
-            continue
-        if backend.is_installed():
+            if not backend.is_installed():
+                raise ConfigError(f"{name} is not installed where it was looked for")
             found.append(backend)
-        else:
-            say(f"{name} is not installed, and left out")
+        except ConfigError as error:
+            if args.backends:
+                raise
+            say(f"left out: {error}")
     return found
 
 

@@ -105,6 +105,15 @@ def test_tables_are_markdown(report: dict[str, Any]) -> None:
         assert all(line.endswith("|") for line in tables)
 
 
+def test_without_a_rate_of_decoding_there_is_advice(report: dict[str, Any]) -> None:
+    result = report["results"][0] | {"decode_tok_s": None, "decode_step": None}
+    result["of_limit"] = result["of_limit"] | {"decode": None}
+    lines = list(report_lines(report | {"results": [result]}, "throughput"))
+    assert any("ask for more tokens" in line for line in lines)
+    row = next(line for line in lines if line.startswith(f"| {result['workload']} "))
+    assert [bool(cell.strip()) for cell in row.strip("|").split("|")] == [True] * 3 + [False] * 4
+
+
 def test_a_workload_that_does_not_fit_is_refused(config: EngineConfig) -> None:
     long = Workload(1, 5000, 2)
     assert fitting(config, [long, Workload(1, 8, 2)]) == [Workload(1, 8, 2)]

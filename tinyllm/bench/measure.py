@@ -42,7 +42,7 @@ class Measured:
     @property
     def decode_seconds(self) -> float:
         """What all tokens but the first of each answer took."""
-        return max(self.whole.total - self.prefill.total, 1e-9)
+        return self.whole.total - self.prefill.total
 
 
 class WorkloadMeter:
@@ -112,19 +112,21 @@ class WorkloadMeter:
         tokens = workload.batch * (workload.output_tokens - 1)
         prompt_tokens = sum(map(len, workload.prompts(self._vocab, 0)))
         prefill = [prompt_tokens / sample.prefill.total for sample in samples]
-        decode = [tokens / sample.decode_seconds for sample in samples]
+        # Where a disturbance is larger than what so few tokens take, there is no rate.
+        is_measured = all(sample.decode_seconds > 0 for sample in samples)
+        decode = [tokens / sample.decode_seconds for sample in samples] if is_measured else None
         report = {
             "workload": str(workload),
             "requests": workload.batch,
             "prompt_tokens": workload.prompt_tokens,
             "output_tokens": workload.output_tokens,
             "prefill_tok_s": _rate(prefill),
-            "decode_tok_s": _rate(decode),
+            "decode_tok_s": decode and _rate(decode),
             "time_to_first_token": _spread([t for s in samples for t in s.whole.first_tokens]),
             "inter_token": _spread([gap for s in samples for gap in s.whole.gaps]),
             "event_loop_lag": _spread([lag for s in samples for lag in s.whole.loop_lags]),
             "cpu_seconds_per_1000_tokens": statistics.median(s.whole.cpu / tokens * 1000 for s in samples),
-            "decode_step": self._step(samples),
+            "decode_step": decode and self._step(samples),
             "of_limit": self._of_limit(workload, prefill, decode),
             "repeats": len(samples),
             "measured_again": again,
@@ -144,14 +146,16 @@ class WorkloadMeter:
         return {name: statistics.median(step[name] for step in steps) for name in steps[0]}
 
     def _of_limit(
-        self, workload: Workload, prefill: Sequence[float], decode: Sequence[float]
+        self, workload: Workload, prefill: Sequence[float], decode: Sequence[float] | None
     ) -> dict[str, float | None]:
         """Return what fraction of the machine's own limit the median rates are."""
         info = self._engine.info
         weight_bytes = getattr(torch, info.dtype).itemsize
         kv_bytes = getattr(torch, info.kv_cache_dtype).itemsize
         limit = self._shape.decode_rate(self._machine, workload, weight_bytes, kv_bytes)
-        fractions: dict[str, float | None] = {"decode": statistics.median(decode) / limit, "prefill": None}
+        fractions: dict[str, float | None] = {"decode": None, "prefill": None}
+        if decode:
+            fractions["decode"] = statistics.median(decode) / limit
         if not workload.shared:
             limit = self._shape.prefill_rate(self._machine, workload, weight_bytes)
             fractions["prefill"] = statistics.median(prefill) / limit

@@ -64,16 +64,21 @@ def _rates(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     header = ("workload", "prefill tok/s", "of limit", "decode tok/s", "best", "of limit", "x products")
     rows = []
     for result in results:
-        of_limit = result["of_limit"]
-        prefill = of_limit["prefill"]
+        prefill, decode = result["of_limit"]["prefill"], result["decode_tok_s"]
+        row = (
+            result["workload"],
+            f"{result['prefill_tok_s']['median']:,.0f}",
+            "" if prefill is None else f"{prefill:.0%}",
+        )
+        if decode is None:
+            rows.append((*row, *[""] * 4))
+            continue
         rows.append(
             (
-                result["workload"],
-                f"{result['prefill_tok_s']['median']:,.0f}",
-                "" if prefill is None else f"{prefill:.0%}",
-                f"{result['decode_tok_s']['median']:,.1f}",
-                f"{result['decode_tok_s']['best']:,.1f}",
-                f"{of_limit['decode']:.0%}",
+                *row,
+                f"{decode['median']:,.1f}",
+                f"{decode['best']:,.1f}",
+                f"{result['of_limit']['decode']:.0%}",
                 f"{result['decode_step']['over_products']:.2f}",
             )
         )
@@ -93,7 +98,9 @@ def _latencies(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _steps(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     header = ("decode step, ms", *STEP_PARTS, "between", "total", "products")
     rows = [
-        (result["workload"], *(_ms(result["decode_step"][name]) for name in header[1:])) for result in results
+        (result["workload"], *(_ms(result["decode_step"][name]) for name in header[1:]))
+        for result in results
+        if result["decode_step"] is not None
     ]
     return markdown_table(header, rows)
 
@@ -114,6 +121,8 @@ def _extras(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
             if not interruption["others_went_on"]:
                 yield f"{result['workload']}: the others ended before the long prompt: give them more tokens"
+        if result["decode_tok_s"] is None:
+            yield f"{result['workload']}: answers took no longer than their first tokens: ask for more tokens"
         if result["is_disturbed"]:
             yield f"{result['workload']}: something disturbed it (canary {result['canary']:.2f})"
 

@@ -87,8 +87,24 @@ def test_c_ref_is_found_and_its_parts_are_replayed(report: dict[str, Any]) -> No
 
 def test_the_report_is_saved_after_each_run() -> None:
     report, _, saved = study(random_input_len=5, random_output_len=2)
-    assert [len(each["levels"]) for each in saved] == list(range(9))
+    assert [len(each["levels"]) for each in saved[-9:]] == list(range(9))
+    numbers = [len(each["capacity"]["probes"]) for each in saved[:-9]]
+    assert numbers == list(range(1, len(report["capacity"]["probes"]) + 1))
     assert saved[-1] == json.loads(json.dumps(report))
+
+
+def test_a_file_that_is_too_small_for_a_probe_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "one", "output_tokens": 2}\n' * 3)
+
+    async def run() -> None:
+        async with scripted(answer) as server:
+            dataset = DatasetOptions(dataset_name="custom", dataset_path=path)
+            workload = Workload(ServerOptions(base_url=server.url), dataset, limits=LIMITS)
+            await run_capacity(workload, OPTIONS)
+
+    with pytest.raises(ConfigError, match="3 prompts, but a probe at 64/s needs 4"):
+        asyncio.run(run())
 
 
 def test_no_two_runs_have_prompts_in_common() -> None:

@@ -62,6 +62,35 @@ def test_a_closed_loop_keeps_its_concurrency() -> None:
     assert result.metadata["arrivals"]["kind"] == "closed"
 
 
+@pytest.mark.parametrize("arrivals", [Arrivals(max_concurrency=3), Arrivals(request_rate=1000.0)])
+def test_an_interrupted_run_keeps_what_was_answered(arrivals: Arrivals) -> None:
+    async def script(body: dict[str, Any], reply: Reply) -> None:
+        if body["prompt"] in ("prompt 0", "prompt 1"):
+            await whole(reply, ["one"])
+        else:
+            await asyncio.Event().wait()
+
+    async def main(*, keep: bool) -> RunResult:
+        answered = []
+
+        def on_finished(record: RequestRecord) -> None:
+            answered.append(record)
+            if len(answered) == 2:
+                task.cancel()
+
+        async with scripted(script) as server:
+            plan = Plan(server.target(), one_turn(6), arrivals=arrivals)
+            task = asyncio.create_task(run_load(plan, on_finished=on_finished, keep_if_interrupted=keep))
+            return await task
+
+    result = asyncio.run(main(keep=True))
+    assert (result.summary["completed"], len(result.requests)) == (2, 2)
+    assert result.metadata["interrupted"]
+    assert any("interrupted" in warning for warning in result.warnings)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main(keep=False))
+
+
 def test_an_open_loop_does_not_wait_for_answers() -> None:
     all_came = asyncio.Event()
 

@@ -183,6 +183,9 @@ def test_without_its_key_the_server_is_not_ready(
         (["--request-rate", "0"], "--request-rate: "),
         (["--base-url", "host:1"], "--base-url must begin"),
         (["--turns", "3"], "--turns means nothing"),
+        (["--json", "no-such-directory/run.json"], "make it first"),
+        (["--report", "README.md/page"], "--report: "),
+        (["--save-detailed"], "give --json FILE or --save-result"),
     ],
 )
 def test_wrong_use_is_told_at_once(

@@ -13,6 +13,7 @@ from tinyllm.bench.capacity.workload import Workload
 from tinyllm.bench.serve.load import Plan, run_load
 from tinyllm.bench.serve.records import RequestRecord, RunResult
 from tinyllm.bench.stats import tail
+from tinyllm.errors import ConfigError
 
 __all__ = ["cell_of", "forecast", "replay", "run_capacity", "search"]
 
@@ -31,8 +32,7 @@ async def run_capacity(
 
     Raises `ConfigError` for limits that let a request wait for ever, and what a plan raises.
     """
-    report = await search(workload, options, note=note)
-    save(report)
+    report = await search(workload, options, note=note, save=save)
     c_ref = report["capacity"]["c_ref"]
     if c_ref is None:
         return report
@@ -46,29 +46,47 @@ async def run_capacity(
 
 
 async def search(
-    workload: Workload, options: CapacityOptions, *, note: Note = lambda _: None
+    workload: Workload,
+    options: CapacityOptions,
+    *,
+    note: Note = lambda _: None,
+    save: Save = lambda _: None,
 ) -> dict[str, Any]:
     """Return a report that has C_ref, and no replays yet. Raises as `run_capacity` does."""
     waiting_limit(workload.limits)
     metadata: dict[str, Any] = {"capacity": options.model_dump(mode="json")}
+    so_far = Capacity()
+
+    def report_of(found: Capacity) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "kind": "capacity",
+            "metadata": metadata,
+            "limits_ms": workload.limits.to_json(),
+            "capacity": found.to_json(workload.limits),
+            "levels": [],
+        }
 
     async def probe(rate: float) -> Probe:
         count = max(options.probe_requests, math.ceil(rate * options.probe_seconds))
         note(f"probe of {count} requests at {rate:.3g}/s")
         plan = await workload.plan(rate, count)
-        metadata.update(plan.metadata, target=plan.target.to_json())
-        return await _probe(plan, rate, options.good_ratio)
+        if len(plan.samples) < count:
+            raise ConfigError(
+                f"the file has {len(plan.samples)} prompts, but a probe at {rate:.3g}/s needs {count}: take "
+                "a larger file, or lower --probe-seconds and --probe-requests"
+            )
+        asked = {"dataset": plan.metadata["dataset"] | {"num_prompts": workload.num_prompts}}
+        metadata.update({**plan.metadata, **asked}, target=plan.target.to_json())
+        so_far.probes.append(await _probe(plan, rate, options.good_ratio))
+        save(report_of(so_far))
+        return so_far.probes[-1]
 
     found = await find_capacity(probe, start=options.start_rate, tolerance=options.tolerance)
     note(_found(found))
-    return {
-        "schema": 1,
-        "kind": "capacity",
-        "metadata": metadata,
-        "limits_ms": workload.limits.to_json(),
-        "capacity": found.to_json(workload.limits),
-        "levels": [],
-    }
+    report = report_of(found)
+    save(report)
+    return report
 
 
 async def replay(workload: Workload, c_ref: float, fraction: float, window: int) -> dict[str, Any]:

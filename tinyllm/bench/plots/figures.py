@@ -120,8 +120,6 @@ def inter_token_tail(curves: Mapping[str, Curve]) -> Picture:
     title = "Inter-token latency: share of gaps at least so long"
 
     def paint(figure: Figure) -> None:
-        from matplotlib.ticker import PercentFormatter
-
         axes = _axes(figure, title, "ms", "share of gaps")
         for colour, (name, curve) in zip(_cycle(), curves.items(), strict=False):
             shown = [(max(value, SHORTEST_MS), share) for value, share in curve]
@@ -130,7 +128,8 @@ def inter_token_tail(curves: Mapping[str, Curve]) -> Picture:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+        axes.yaxis.set_minor_formatter("")
         _legend(figure)
 
     return draw("inter-token", title, paint)

@@ -19,6 +19,8 @@ from tinyllm.errors import ConfigError
 
 __all__ = ["Run", "runs_of", "sections", "words_of", "write_report"]
 
+LEAST_POINTS: Final = 3
+"""Of a timeline; one of less than a few seconds shows nothing."""
 MOST: Final = 8
 """Timelines on a page, and tails in a picture; more would be a heap."""
 
@@ -120,7 +122,7 @@ def _pictures(runs: Sequence[Run]) -> Iterator[Picture]:
         yield inter_token_tail(tails)
     for number, run in enumerate(shown):
         points = [TimelinePoint(**point) for point in run.cell["timeline"]]
-        if points:
+        if len(points) >= LEAST_POINTS:
             yield timeline(points, name=f"timeline-{number}", of=run.name)
 
 

@@ -47,11 +47,13 @@ class Plan:
     """Goes into the result beside what the plan itself says."""
 
 
-async def run_load(plan: Plan, *, on_finished: OnFinished | None = None) -> RunResult:
+async def run_load(
+    plan: Plan, *, on_finished: OnFinished | None = None, keep_if_interrupted: bool = False
+) -> RunResult:
     """Run the plan; ``on_finished`` is called with each request's record when it has ended.
 
-    A request that fails is a record with an error. Raises `ConfigError` if the samples do not fit the target
-    or the arrivals.
+    A request that fails is a record with an error. If the run is cancelled, the result may be of what had
+    ended by then. Raises `ConfigError` if the samples do not fit the target or the arrivals.
     """
     _check(plan)
     async with open_client(plan.target) as client:
@@ -60,10 +62,11 @@ async def run_load(plan: Plan, *, on_finished: OnFinished | None = None) -> RunR
         run = _Run(plan, client, on_finished, scrape=bool(before))
         lag = LagWatch()
         async with _beside(lag.run()), _beside(run.watch()):
-            duration = await run.hold()
+            interrupted = not await run.hold(keep_if_interrupted=keep_if_interrupted)
         by_the_clock = not plan.arrivals.is_closed and plan.arrivals.max_concurrency is None
         client_lag = lag.report(run.requests, by_the_clock=by_the_clock)
         after = await read_metrics(client) if before else {}
+    duration = max((record.finished or 0.0 for record in run.requests), default=0.0)
     summary = summarize(run.requests, duration, limits=plan.limits, percentiles=plan.percentiles)
     return RunResult(
         metadata=dict(plan.metadata)
@@ -72,13 +75,15 @@ async def run_load(plan: Plan, *, on_finished: OnFinished | None = None) -> RunR
             "arrivals": plan.arrivals.to_json(),
             "conversations": len(plan.samples),
             "warmups": len(plan.warmups),
+            **({"interrupted": True} if interrupted else {}),
         },
         requests=run.requests,
         summary=summary,
         timeline=run.timeline,
         client_lag=client_lag,
         server_metrics={"before": before, "after": after},
-        warnings=lag_warnings(client_lag)
+        warnings=["it was interrupted: what was still open is left out"] * interrupted
+        + lag_warnings(client_lag)
         + warnings_of(
             run.requests, summary, ignore_eos=plan.target.ignore_eos, shares_prompts=plan.shares_prompts
         ),
@@ -100,13 +105,21 @@ class _Run:
             record.index = index
         self.timeline: list[TimelinePoint] = []
 
-    async def hold(self) -> float:
-        """Hold every conversation; return how long that took."""
-        if self._plan.arrivals.is_closed:
-            await self._closed_loop(self._plan.arrivals.max_concurrency or 1)
-        else:
-            await self._open_loop()
-        return max((record.finished or 0.0 for record in self.requests), default=0.0)
+    async def hold(self, *, keep_if_interrupted: bool) -> bool:
+        """Hold every conversation; False if it was cancelled and what has not ended is left out."""
+        try:
+            if self._plan.arrivals.is_closed:
+                await self._closed_loop(self._plan.arrivals.max_concurrency or 1)
+            else:
+                await self._open_loop()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not keep_if_interrupted or task is None:
+                raise
+            task.uncancel()
+            self.requests = [record for record in self.requests if record.finished is not None]
+            return False
+        return True
 
     async def watch(self) -> None:
         """Put a point on the timeline again and again, until cancelled."""

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyllm.cli.bench.output import note, show
+from tinyllm.cli.bench.output import check_outputs, note, show
 from tinyllm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.max_tokens < 1:
         raise ConfigError("--max-tokens must be at least 1")
+    check_outputs(args.json)
     prompts = list(PROMPTS) if args.prompts is None else _read_prompts(args.prompts)
     if "dtype" not in args:
         args.dtype = "float32"
@@ -100,7 +101,7 @@ def _peers(args: argparse.Namespace, config: EngineConfig, scratch: Path) -> lis
     found = []
     for name in args.backends or candidates:
         if reason := _why_not(candidates[name], has_gguf=gguf is not None):
-            if args.backends:
+            if args.backends or candidates[name].python != sys.executable:  # it was asked for
                 raise ConfigError(reason)
             note(f"left out: {reason}")
         else:
@@ -117,6 +118,8 @@ def _why_not(peer: Peer, *, has_gguf: bool) -> str | None:
         return f"{peer.name} needs the model as a directory: tinyllm convert makes one of a GGUF file"
     if not peer.is_installed():
         flag = peer.name.replace(".", "")
+        if peer.python != sys.executable:
+            return f"--{flag}-python: {peer.python!r} is no interpreter that has {peer.name}"
         return f"{peer.name} is not installed here: name an interpreter that has it with --{flag}-python"
     return None
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tinyllm.cli.bench.output import draw, note, save, show
+from tinyllm.cli.bench.output import check_outputs, draw, note, save, show
 from tinyllm.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--windows says how many windows are replayed, from the first on: leave out --window"
         )
+    check_outputs(args.json, args.report)
     options = CapacityOptions(**given_options(args, CapacityOptions))
     dataset = DatasetOptions(**given_options(args, DatasetOptions))
     if options.windows > 1 and dataset.has_one_window:

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tinyllm.cli.bench.output import note, show
+from tinyllm.cli.bench.output import check_outputs, note, show
 from tinyllm.errors import ConfigError
 
 __all__ = ["add_parser", "run"]
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("the workload says whether prefixes are cached: write BxPxN or BxPxN+shared")
     if args.repeat < 1:
         raise ConfigError("--repeat must be at least 1")
+    check_outputs(args.json)
     config = engine_config(args)
     if args.workloads:
         workloads = [Workload.parse(text) for text in args.workloads]

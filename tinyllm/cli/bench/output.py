@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["draw", "is_output", "note", "save", "show"]
+from tinyllm.errors import ConfigError
+
+__all__ = ["check_outputs", "draw", "is_output", "note", "save", "show"]
 
 
 def note(line: str) -> None:
@@ -19,6 +21,20 @@ def note(line: str) -> None:
 def is_output(path: Path | None) -> bool:
     """Whether ``--json`` names standard output."""
     return str(path) == "-"
+
+
+def check_outputs(json_file: Path | None, report: Path | None = None) -> None:
+    """Find out before measuring whether ``--json`` and ``--report`` can be written. Raises `ConfigError`."""
+    if json_file is not None and not is_output(json_file):
+        if not json_file.parent.is_dir():
+            raise ConfigError(f"--json: there is no directory {str(json_file.parent)!r}: make it first")
+        if json_file.is_dir():
+            raise ConfigError(f"--json: {str(json_file)!r} is a directory: name a file")
+    if report is not None:
+        try:
+            report.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--report: {str(report)!r} cannot be a directory: {error.strerror}") from None
 
 
 def save(report: dict[str, Any], path: Path | None) -> None:

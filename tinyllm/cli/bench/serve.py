@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinyllm.cli.bench.output import draw, is_output
+from tinyllm.cli.bench.output import check_outputs, draw, is_output
 from tinyllm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tinyllm.bench.serve.records import RunResult
 
 __all__ = ["add_parser", "plan_of", "run"]
+
+INTERRUPTED = 130
+"""The exit code of a command that was ended by Ctrl-C."""
 
 
 def add_parser(kinds: Any, kind: str, line: str) -> None:
@@ -88,10 +91,16 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Put the load, write the JSON, print the figures, draw them. 1 if no request was answered."""
+    """Put the load, write the JSON, print the figures, draw them. 1 if no request was answered.
+
+    Ctrl-C ends the load; what was answered until then is kept.
+    """
     from tinyllm.bench.serve.table import result_lines
 
     names, percents = _shown(args)
+    check_outputs(args.json, args.report)
+    if args.save_detailed and not (args.json or _is_saved(args)):
+        raise ConfigError("--save-detailed says what is in the file: give --json FILE or --save-result, too")
     result = asyncio.run(_measure(args))
     paths = _write(args, result)
     if is_output(args.json):
@@ -103,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         directories.append(paths[-1].with_name(f"{paths[-1].name.removesuffix('.json')}-report"))
     for directory in directories:
         draw(result.to_json(), result.metadata["target"]["model"], directory)
+    if result.metadata.get("interrupted"):
+        return INTERRUPTED
     return 0 if result.summary["completed"] else 1
 
 
@@ -133,7 +144,7 @@ async def _measure(args: argparse.Namespace) -> RunResult:
     total = sum(len(sample.turns) for sample in plan.samples)
     hidden = True if args.disable_tqdm else None  # None: hidden where there is no terminal
     with tqdm(total=total, unit=" requests", disable=hidden, mininterval=0.5, leave=False) as bar:
-        return await run_load(plan, on_finished=lambda record: bar.update())
+        return await run_load(plan, on_finished=lambda record: bar.update(), keep_if_interrupted=True)
 
 
 def _shown(args: argparse.Namespace) -> tuple[list[str], list[float]]:
@@ -157,8 +168,7 @@ def _write(args: argparse.Namespace, result: RunResult) -> list[Path]:
     from tinyllm.bench.serve.records import write_result
 
     paths = [args.json] if args.json is not None and not is_output(args.json) else []
-    is_saved = args.save_result or args.result_dir or args.result_filename
-    if is_saved or (args.plot_timeline and not paths):
+    if _is_saved(args) or (args.plot_timeline and not paths):
         directory = args.result_dir or Path()
         directory.mkdir(parents=True, exist_ok=True)
         paths.append(directory / (args.result_filename or _file_name(result)))
@@ -166,6 +176,11 @@ def _write(args: argparse.Namespace, result: RunResult) -> list[Path]:
         write_result(path, result, detailed=args.save_detailed)
         print(f"wrote {path}", file=sys.stderr)
     return paths
+
+
+def _is_saved(args: argparse.Namespace) -> bool:
+    """Whether a file is written beside that of ``--json``."""
+    return bool(args.save_result or args.result_dir or args.result_filename)
 
 
 def _file_name(result: RunResult) -> str:
