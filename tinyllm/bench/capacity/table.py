@@ -13,7 +13,7 @@ __all__ = ["RUN_HEADER", "capacity_lines", "capacity_words", "gathered", "run_ro
 
 _NUMBER: Final = re.compile(r"\d[\d.,]*")
 RUN_HEADER: Final = (
-    *("requests/s", "failed", "good", "output tok/s", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99"),
+    *("answered/s", "failed", "good", "output tok/s", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99"),
     *("ITL p99 ms", "queue ms", "in flight", "client lag p99 ms"),
 )
 """Of `run_row`."""

@@ -67,11 +67,11 @@ def latency(levels: Sequence[Level], metric: str) -> Picture:
 
 
 def goodput(levels: Sequence[Level]) -> Picture:
-    """Draw good requests a second against requests a second; on the diagonal every request is good."""
+    """Draw how many of the requests offered a second are good; on the diagonal every request is."""
     title = "Good requests against load"
 
     def paint(figure: Figure) -> None:
-        axes = _axes(figure, title, "requests offered a second", "good requests a second")
+        axes = _axes(figure, title, "requests offered a second", "good ones of these")
         top = max((level.rate for level in levels), default=1.0)
         axes.plot([0, top], [0, top], ":", color=LIGHT["ink"], label="all good")
         for colour, (series, mine) in zip(_cycle(), _by_series(levels).items(), strict=False):

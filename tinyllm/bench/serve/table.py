@@ -27,7 +27,7 @@ def result_lines(
     yield from _latencies(summary, metrics, percentiles)
     for label, figures in summary["by_label"].items():
         yield ""
-        yield f"{label}: {figures['completed']} of {figures['requests']} requests"
+        yield f"{label or 'without a label'}: {figures['completed']} of {figures['requests']} requests"
         yield from _latencies(figures, metrics, percentiles)
     yield ""
     yield from _errors(result.requests)
