@@ -66,8 +66,9 @@ def docs_lines(result: Mapping[str, Any]) -> Iterator[str]:
     yield from _titled("TTFT of short requests, alone and beside long prefill", disturbance(backends))
     yield from _titled("Windows of the trace", replays(backends))
     yield ""
-    usual, most = _lag(backends)
-    yield f"The client's own lag, p99 of a run: {usual:.1f} ms in the median run, {most:.1f} at most."
+    if lags := _lags(backends):
+        usual, most = statistics.median(lags), max(lags)
+        yield f"The client's own lag, p99 of a run: {usual:.1f} ms in the median run, {most:.1f} at most."
     for name, found in backends.items():
         for words in dict.fromkeys(found["failures"].values()):
             loads = [what for what, why in found["failures"].items() if why == words]
@@ -83,11 +84,10 @@ def _titled(title: str, table: Table | None) -> Iterator[str]:
         yield from markdown_table(table.header, table.rows)
 
 
-def _lag(backends: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the median and the largest of the runs' 99th percentiles, in ms."""
+def _lags(backends: Mapping[str, Any]) -> list[float]:
+    """Return the 99th percentile of each run, in ms."""
     runs = [run for found in backends.values() for run in (*found["cells"], *_levels(found))]
-    lags = [run["client_lag"]["p99_ms"] for run in runs]
-    return statistics.median(lags), max(lags)
+    return [run["client_lag"]["p99_ms"] for run in runs]
 
 
 def _levels(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:

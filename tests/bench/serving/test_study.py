@@ -113,6 +113,7 @@ def test_no_measurement_begins_when_time_is_up(tiny_llama: Path, tmp_path: Path)
     assert found["cells"] == []
     assert found["failures"] == {job.name: "left out: no time" for job in jobs}
     assert list(study_sections(result))
+    assert any("no time" in line for line in docs_lines(result))
 
 
 def test_a_measurement_that_takes_too_long_is_given_up(tiny_llama: Path, tmp_path: Path) -> None:
