@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from benches.arms import ENVIRONMENT, ROOT, Arm
-from benches.gguf_of import GGUF_TYPES, gguf_of
+from benches.gguf_of import gguf_of
 from benches.picture import bars
 from benches.report import fill_docs, markdown
 from tinyllm.bench.environment import environment
+from tinyllm.bench.gguf_as import GGUF_TYPES
 from tinyllm.bench.workload import THROUGHPUT, Workload
 from tinyllm.engine.executor import prepare_for_torch
 from tinyllm.errors import ConfigError

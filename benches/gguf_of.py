@@ -14,14 +14,13 @@ import gguf
 
 from tinyllm.artifacts.model import ModelArtifacts, ModelConfig
 from tinyllm.artifacts.resolve import open_model
-from tinyllm.bench.gguf_as import convert
+from tinyllm.bench.gguf_as import GGUF_TYPES, convert
 from tinyllm.errors import ConfigError
 
 ARCHITECTURES: Final = {
     "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
 }
-GGUF_TYPES: Final = {"bfloat16": "BF16", "float32": "F32"}
 MATRIX_TYPES: Final = {"F32": gguf.GGMLQuantizationType.F32, "BF16": gguf.GGMLQuantizationType.BF16}
 
 

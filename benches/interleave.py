@@ -111,7 +111,9 @@ class Interleaved:
             self._random.shuffle(order)
             for name in order:
                 try:
-                    samples[name].append(await self._undisturbed(name, workload, block))
+                    sample = await self._undisturbed(name, workload, block)
+                    if sample["decode_tok_s"] is not None:  # or it has no figures of this workload
+                        samples[name].append(sample)
                 except ArmFailedError as error:
                     self._failures[name] = f"{workload}: {error}"
                     say(self._failures[name])
@@ -127,8 +129,10 @@ class Interleaved:
             self._best_canary = min(self._best_canary, before, after)
             sample["canary"] = max(before, after) / self._best_canary
             sample |= disturbance.since()
-            say(f"{workload} {name}: {sample['decode_tok_s']:.1f} tok/s, canary {sample['canary']:.2f}")
-            if sample["canary"] <= DISTURBED or not tries_left:
+            rate = sample["decode_tok_s"]
+            words = "no rate" if rate is None else f"{rate:.1f} tok/s"
+            say(f"{workload} {name}: {words}, canary {sample['canary']:.2f}")
+            if (rate is not None and sample["canary"] <= DISTURBED) or not tries_left:
                 break
         return sample
 

@@ -47,7 +47,7 @@ def serve(engine: str, vocab_size: int, generate: Generate, **about: str) -> Non
             "engine": engine,
             "workload": workload,
             "prefill_tok_s": batch * prompt_tokens / prefill,
-            "decode_tok_s": batch * (output_tokens - 1) / max(whole - prefill, 1e-9),
+            "decode_tok_s": batch * (output_tokens - 1) / (whole - prefill) if whole > prefill else None,
         }
         print(json.dumps(answer), file=out, flush=True)
 

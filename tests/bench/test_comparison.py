@@ -71,6 +71,30 @@ def test_engines_are_measured_alike_and_compared(
     assert [len(samples) for samples in result["samples"].values()] == [3, 3]
 
 
+def test_what_is_too_short_to_measure_has_no_rate(
+    workers: dict[str, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a worker says so of every workload; it is tried again, then left out of this one."""
+    tries = []
+
+    def measure(workload: str, seed: int) -> dict[str, Any]:
+        tries.append(workload)
+        return {"decode_tok_s": None, "prefill_tok_s": 5.0, "cpu_seconds": 0.1}
+
+    monkeypatch.setattr(workers["slow"], "measure", measure)
+    monkeypatch.setattr(calibrate, "CANARY_SECONDS", 0.005)
+    shape = ModelShape(linears=((8, 8),), num_layers=1, head=(8, 8), kv_elements=8, attention_flops=8)
+    calibration = Calibration(shape, torch.float32, 1)
+    failures: dict[str, str] = {}
+    try:
+        result = asyncio.run(Interleaved(workers, failures, calibration, blocks=1).measure("2x4x5"))
+    finally:
+        calibration.close()
+    assert tries == ["2x4x5"] * 3
+    assert result["decode_tok_s"].keys() == {"tinyllm"}
+    assert not failures
+
+
 def test_a_worker_that_dies_is_reported(workers: dict[str, Worker]) -> None:
     assert workers["slow"].about == {"ready": "slow", "dtype": "float32"}
     assert workers["slow"].peak_memory() > 0

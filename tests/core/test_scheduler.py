@@ -625,6 +625,20 @@ def test_the_queue_deadline_of_answers_ends_when_their_leader_runs() -> None:
     assert_as_alone(*group)
 
 
+def test_a_prompt_that_lacks_only_the_row_that_samples_is_unfinished_too() -> None:
+    engine = make_engine(
+        num_blocks=100, max_num_batched_tokens=16, max_num_partial_prefills=1, long_prefill_threshold=100
+    )
+    credit = StreamCredit(1)
+    first, second = make_request(20, 2, credit=credit), make_request(30, 2)
+    engine.add(first)
+    engine.step()
+    credit.sent += 1
+    engine.add(second)
+    assert engine.step().tokens == {first.request_id: 3}
+    assert engine.step().tokens == {second.request_id: 16}
+
+
 def test_requests_that_come_together_compute_their_common_beginning_once() -> None:
     engine = make_engine(max_num_batched_tokens=8, long_prefill_threshold=100)
     first, second = make_request([*range(12), 50], 2), make_request([*range(12), 60, 61], 2)

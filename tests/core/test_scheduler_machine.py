@@ -270,8 +270,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         unfinished = [
             item
             for item in output.scheduled
-            if item.start + item.num_new_tokens
-            < item.request.num_prompt_tokens - 1  # the last waits for room
+            if item.start + item.num_new_tokens < item.request.num_prompt_tokens
         ]
         assert len(unfinished) <= (1 if self.one_shot else self.partial)
         self.check_preemptions(output, before)

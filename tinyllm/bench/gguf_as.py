@@ -14,13 +14,17 @@ from typing import Final
 import gguf
 import numpy as np
 
-__all__ = ["convert"]
+__all__ = ["GGUF_TYPES", "convert"]
 
 FILE_TYPES: Final = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "BF16": gguf.LlamaFileType.MOSTLY_BF16,
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
 }
+
+
+GGUF_TYPES: Final = {"float32": "F32", "bfloat16": "BF16"}
+"""Of each dtype."""
 
 
 def convert(source: Path, target: Path, kind: str) -> None:

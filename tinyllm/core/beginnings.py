@@ -56,13 +56,18 @@ class Beginnings:
 
     def _find(self, request: Request) -> tuple[Request, int] | None:
         """Return the one from which most can be taken, and how many tokens."""
-        candidates = [(self._num_worth_awaiting(request, other), other) for other in self._prompts]
-        num_tokens, other = max(candidates, key=lambda each: each[0], default=(0, request))
-        return (other, num_tokens) if num_tokens else None
+        found: tuple[Request, int] | None = None
+        for other in self._prompts:
+            num_tokens = self._num_worth_awaiting(request, other)
+            if num_tokens > (found[1] if found else 0):
+                found = other, num_tokens
+        return found
 
     def _num_worth_awaiting(self, request: Request, other: Request) -> int:
         """Return how many tokens they share; 0 where the request does better without waiting for them."""
-        if other.rank > request.rank or self._admission.is_long(other) > self._admission.is_long(request):
+        if other.rank > request.rank:
+            return 0
+        if self._admission.is_long(other) and not self._admission.is_long(request):
             return 0
         shared = self._kv.num_shared_tokens(request, other)
         if not _saves_half(request, shared, other.num_computed_tokens):

@@ -14,9 +14,9 @@ WEIGHT = 0.25
 class Pace:
     """Learns what steps cost from those that were, to keep one from taking too long.
 
-    A step with answers in it is to take at most ``max_slowdown`` times as long as it would without prompts,
-    or so many seconds. What it would take without is remembered for each power of two of answers; what a
-    prompt token adds, as one number. Only the cut into steps depends on it, and no token does. 0 is no limit.
+    A step with answers in it is to take at most ``max_slowdown`` times as long as it would without prompts (0
+    is no limit), or a given time. What it would take without is remembered for each power of two of answers;
+    what a prompt token adds, as one number. Only the cut into steps depends on it, and no token does.
     """
 
     def __init__(self, max_slowdown: float) -> None:

@@ -46,7 +46,8 @@ class PromptBudget:
         paced = self._pace.prefill_budget(num_decodes)
         if not all(are_long) or num_decodes < ANSWERS_PER_PROMPT * len(are_long):
             within = self._pace.budget_within(self._step_seconds, num_decodes)
-            paced = within and max(within, 2 * (paced or 0))
+            if within is not None:
+                paced = max(within, 2 * (paced or 0))
         return budget if paced is None else min(budget, paced)
 
     def of_long(self, are_long: Sequence[bool], num_decodes: int, now: float) -> int:

@@ -251,11 +251,11 @@ class Scheduler:
             if long_budget is None and any(are_long):
                 long_budget = self._budget.of_long(are_long, output.num_decodes, now)
             shares = wants if self._one_shot else prefill_shares(wants, are_long, budget, long_budget or 0)
-            for request, want, is_long, num_new_tokens in zip(group, wants, are_long, shares, strict=True):
+            for request, is_long, num_new_tokens in zip(group, are_long, shares, strict=True):
                 if num_new_tokens:
                     self._plan(request, num_new_tokens, output)
-                if num_new_tokens < want:
-                    partial.append(request)
+                if request.num_computed_tokens + num_new_tokens < request.num_tokens:
+                    partial.append(request)  # also where only the row is left that samples and waits for room
                 if is_long and long_budget:
                     long_budget -= num_new_tokens
             budget -= sum(shares)

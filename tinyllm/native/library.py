@@ -31,7 +31,6 @@ LIBRARY: Final = "kernels.so"
 FLAGS: Final = ("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 BUILD_TIMEOUT: Final = 120.0
 
-
 _failures: Final[dict[Path, str]] = {}
 """Why a library could not be built, by its directory."""
 
@@ -83,16 +82,15 @@ def _place() -> tuple[str, Path]:
 
 def _make(compiler: str, directory: Path) -> None:
     """Build the library unless that has been done; what failed in this process is not tried again."""
-    if directory in _failures:
-        raise NativeUnavailableError(_failures[directory])
-    try:
-        make_once(directory, functools.partial(_build, compiler))
-    except OSError as error:
-        _failures[directory] = f"the kernels cannot be kept: {type(error).__name__}"
-    except NativeUnavailableError as error:
-        _failures[directory] = str(error)
-    if directory in _failures:
-        raise NativeUnavailableError(_failures[directory])
+    if directory not in _failures:
+        try:
+            make_once(directory, functools.partial(_build, compiler))
+            return
+        except OSError as error:
+            _failures[directory] = f"the kernels cannot be kept: {type(error).__name__}"
+        except NativeUnavailableError as error:
+            _failures[directory] = str(error)
+    raise NativeUnavailableError(_failures[directory])
 
 
 def _compiler() -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from tinyllm.bench.serve import lag
 from tinyllm.bench.serve.arrivals import Arrivals
 from tinyllm.bench.serve.client import Target
 from tinyllm.bench.serve.load import Plan, run_load
-from tinyllm.bench.serve.records import Limits, RequestRecord, RunResult
+from tinyllm.bench.serve.records import Limits, RequestRecord, RunResult, read_result
 from tinyllm.bench.serve.samples import CHAT, Sample, Turn
 from tinyllm.bench.serve.server_view import load_of, parse_metrics, ready_target
 from tinyllm.errors import ConfigError, EngineError
@@ -89,6 +92,48 @@ def test_an_interrupted_run_keeps_what_was_answered(arrivals: Arrivals) -> None:
     assert any("interrupted" in warning for warning in result.warnings)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(main(keep=False))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+def test_ctrl_c_keeps_what_was_answered(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    command = [
+        sys.executable,
+        "-m",
+        "tinyllm",
+        "bench",
+        "serve",
+        "--max-concurrency",
+        "1",
+        "--vocab-size",
+        "900",
+    ]
+    command += ["--random-input-len", "5", "--random-output-len", "2", "--json", str(path)]
+
+    async def main() -> int:
+        measured = 0
+
+        async def script(body: dict[str, Any], reply: Reply) -> None:
+            nonlocal measured
+            measured += body["max_tokens"] > 1  # the others ask whether the server is ready
+            if measured < 3:
+                await whole(reply, ["one", " two"])
+            else:
+                process.send_signal(signal.SIGINT)
+                await asyncio.Event().wait()
+
+        async with scripted(script) as server:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                "--base-url",
+                server.url,
+                # A background job inherits that it is ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+            return await process.wait()
+
+    assert asyncio.run(main()) == 130
+    assert read_result(path).summary["completed"] == 2
 
 
 def test_an_open_loop_does_not_wait_for_answers() -> None:

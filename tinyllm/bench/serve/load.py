@@ -62,7 +62,7 @@ async def run_load(
         run = _Run(plan, client, on_finished, scrape=bool(before))
         lag = LagWatch()
         async with _beside(lag.run()), _beside(run.watch()):
-            interrupted = not await run.hold(keep_if_interrupted=keep_if_interrupted)
+            await run.hold(keep_if_interrupted=keep_if_interrupted)
         by_the_clock = not plan.arrivals.is_closed and plan.arrivals.max_concurrency is None
         client_lag = lag.report(run.requests, by_the_clock=by_the_clock)
         after = await read_metrics(client) if before else {}
@@ -75,18 +75,20 @@ async def run_load(
             "arrivals": plan.arrivals.to_json(),
             "conversations": len(plan.samples),
             "warmups": len(plan.warmups),
-            **({"interrupted": True} if interrupted else {}),
+            "interrupted": run.interrupted,
         },
         requests=run.requests,
         summary=summary,
         timeline=run.timeline,
         client_lag=client_lag,
         server_metrics={"before": before, "after": after},
-        warnings=["it was interrupted: what was still open is left out"] * interrupted
-        + lag_warnings(client_lag)
-        + warnings_of(
-            run.requests, summary, ignore_eos=plan.target.ignore_eos, shares_prompts=plan.shares_prompts
-        ),
+        warnings=[
+            *(["it was interrupted: what was still open is left out"] if run.interrupted else []),
+            *lag_warnings(client_lag),
+            *warnings_of(
+                run.requests, summary, ignore_eos=plan.target.ignore_eos, shares_prompts=plan.shares_prompts
+            ),
+        ],
     )
 
 
@@ -104,9 +106,11 @@ class _Run:
         for index, record in enumerate(self.requests):
             record.index = index
         self.timeline: list[TimelinePoint] = []
+        self.interrupted = False
+        """It was cancelled, and what had not ended by then is left out of `requests`."""
 
-    async def hold(self, *, keep_if_interrupted: bool) -> bool:
-        """Hold every conversation; False if it was cancelled and what has not ended is left out."""
+    async def hold(self, *, keep_if_interrupted: bool) -> None:
+        """Hold every conversation, or those that end before it is cancelled."""
         try:
             if self._plan.arrivals.is_closed:
                 await self._closed_loop(self._plan.arrivals.max_concurrency or 1)
@@ -117,9 +121,8 @@ class _Run:
             if not keep_if_interrupted or task is None:
                 raise
             task.uncancel()
+            self.interrupted = True
             self.requests = [record for record in self.requests if record.finished is not None]
-            return False
-        return True
 
     async def watch(self) -> None:
         """Put a point on the timeline again and again, until cancelled."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
-GGUF_TYPES = {"float32": "F32", "bfloat16": "BF16"}
-
 
 def add_parser(kinds: Any, kind: str, line: str) -> None:
     """Add the parser of the kind."""
@@ -128,7 +126,7 @@ def _converted(peer: Peer, dtype: str, scratch: Path) -> Peer:
     """Give llama.cpp the weights in the dtype in which the others compute, so that all run the same ones."""
     from dataclasses import replace
 
-    from tinyllm.bench.gguf_as import convert
+    from tinyllm.bench.gguf_as import GGUF_TYPES, convert
 
     if dtype not in GGUF_TYPES:
         raise ConfigError(f"llama.cpp is compared in {' or '.join(GGUF_TYPES)}: use --dtype (got {dtype})")

@@ -78,5 +78,7 @@ def run(args: argparse.Namespace) -> int:
     report = asyncio.run(run_capacity(workload, options, note=note, save=partial(save, path=args.json)))
     show(report, capacity_lines(report), args.json)
     if args.report is not None:
-        draw(report, "the server", args.report)
+        name = report["metadata"]["target"]["model"]
+        page, _ = draw([(name, report)], f"Load on {name}", args.report)
+        note(f"wrote {page}")
     return 0 if report["capacity"]["c_ref"] else 1

@@ -49,10 +49,12 @@ def show(report: dict[str, Any], lines: Iterable[str], path: Path | None) -> Non
     print(json.dumps(report, indent=2) if is_output(path) else "\n".join(lines))
 
 
-def draw(report: Mapping[str, Any], name: str, directory: Path) -> None:
-    """Write what ``bench report`` would of one result. Raises `OSError`."""
+def draw(results: Iterable[tuple[str, Mapping[str, Any]]], title: str, directory: Path) -> list[Path]:
+    """Draw named results, and return the paths of the page and of its tables. Raises `OSError`."""
     from tinyllm.bench.plots.runs import runs_of, sections, words_of, write_report
 
-    parts = list(sections("Figures", runs_of(report, name), words_of(report, name)))
-    page = write_report(directory, f"Load on {name}", parts)[0]
-    note(f"wrote {page}")
+    runs, words = [], []
+    for name, report in results:
+        runs += runs_of(report, name)
+        words += words_of(report, name)
+    return write_report(directory, title, list(sections("Figures", runs, words)))

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from tinyllm.cli.bench.output import draw
+
 __all__ = ["add_parser", "run"]
 
 
@@ -29,15 +31,12 @@ def add_parser(kinds: Any, kind: str, line: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write all files, and say where the page is."""
     from tinyllm.bench.compare import read_report
-    from tinyllm.bench.plots.runs import runs_of, sections, words_of, write_report
 
-    runs, words = [], []
+    results = []
     for text in args.results:
         name, _, file = text.rpartition("=")
         path = Path(file)
-        report = read_report(path)
-        runs += runs_of(report, name or path.stem)
-        words += words_of(report, name or path.stem)
-    for path in write_report(args.out, args.title, list(sections("Figures", runs, words))):
+        results.append((name or path.stem, read_report(path)))
+    for path in draw(results, args.title, args.out):
         print(path)
     return 0

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "plan_of", "run"]
 
-INTERRUPTED = 130
-"""The exit code of a command that was ended by Ctrl-C."""
-
 
 def add_parser(kinds: Any, kind: str, line: str) -> None:
     """Add the parser of the kind."""
@@ -93,7 +90,7 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Put the load, write the JSON, print the figures, draw them. 1 if no request was answered.
 
-    Ctrl-C ends the load; what was answered until then is kept.
+    Ctrl-C ends the load; what was answered until then is kept, before it is raised again.
     """
     from tinyllm.bench.serve.table import result_lines
 
@@ -111,9 +108,11 @@ def run(args: argparse.Namespace) -> int:
     if args.plot_timeline:
         directories.append(paths[-1].with_name(f"{paths[-1].name.removesuffix('.json')}-report"))
     for directory in directories:
-        draw(result.to_json(), result.metadata["target"]["model"], directory)
-    if result.metadata.get("interrupted"):
-        return INTERRUPTED
+        name = result.metadata["target"]["model"]
+        page, _ = draw([(name, result.to_json())], f"Load on {name}", directory)
+        print(f"wrote {page}", file=sys.stderr)
+    if result.metadata["interrupted"]:
+        raise KeyboardInterrupt
     return 0 if result.summary["completed"] else 1
 
 
