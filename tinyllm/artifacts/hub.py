@@ -6,7 +6,7 @@ import errno
 import glob
 import threading
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,6 +28,8 @@ __all__ = ["fetch_snapshot"]
 
 T = TypeVar("T")
 
+SIGNAL_SECONDS: Final = 0.2
+"""In which an interrupt is noticed at the latest."""
 _SMALL_FILES: Final = (
     CONFIG_FILE,
     GENERATION_CONFIG_FILE,
@@ -82,6 +84,9 @@ def _interruptible(function: Callable[[], T]) -> T:
             future.set_exception(error)
 
     threading.Thread(target=call, name="tinyllm-fetch", daemon=True).start()
+    # In slices: Python's handler runs when this thread does, and the system may give a signal to another one.
+    while not future.done():
+        wait([future], timeout=SIGNAL_SECONDS)
     return future.result()
 
 
