@@ -1,5 +1,7 @@
 """Worker: tinyllm, through its asyncio interface.
 
+Like the others it is asked for throughput alone: prompts are computed first, whatever answers wait.
+
 python -m benches.peers.tinyllm_engine CHECKPOINT DTYPE
 """
 
@@ -18,7 +20,12 @@ def main() -> None:
     model, dtype = sys.argv[1:]
     threads = int(os.environ["BENCH_THREADS"]) if "BENCH_THREADS" in os.environ else None
     engine = AsyncEngine(
-        model=model, dtype=dtype, enable_prefix_caching=False, num_threads=threads, progress=False
+        model=model,
+        dtype=dtype,
+        enable_prefix_caching=False,
+        max_prefill_slowdown=0,
+        num_threads=threads,
+        progress=False,
     )
 
     async def complete(prompts: Prompts, output_tokens: int) -> None:

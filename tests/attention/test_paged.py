@@ -26,7 +26,7 @@ FITTING = replace(SPEC, head_dim=32)
     lengths=st.lists(st.tuples(st.integers(0, 150), st.integers(1, 40)), min_size=1, max_size=6),
     block_size=st.sampled_from([16, 32, 64]),
     num_heads=st.sampled_from([2, 4, 6, 16]),
-    head_dim=st.sampled_from([16, 32, 64, 80, 128]),
+    head_dim=st.sampled_from([16, 32, 64, 80, 128, 256]),
     dtypes=st.sampled_from(
         [
             (torch.float32, torch.float32, 1e-5),

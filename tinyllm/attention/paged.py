@@ -48,6 +48,7 @@ class AttentionArgs(ctypes.Structure):
         ("num_heads", Int64),
         ("num_kv_heads", Int64),
         ("head_dim", Int64),
+        ("num_blocks", Int64),
         ("block_size", Int64),
         ("q_stride", Int64),
         ("partial", Pointer),
@@ -70,6 +71,7 @@ class _StoreArgs(ctypes.Structure):
         ("num_tokens", Int64),
         ("num_kv_heads", Int64),
         ("head_dim", Int64),
+        ("num_blocks", Int64),
         ("block_size", Int64),
         ("k_stride", Int64),
         ("v_stride", Int64),
@@ -133,10 +135,14 @@ class PagedAttention:
         return 2 * spec.num_layers * spec.block_size * spec.num_kv_heads * spec.head_dim * spec.dtype.itemsize
 
     def allocate(self, spec: KVCacheSpec, num_blocks: int) -> list[torch.Tensor]:
-        """Return for each layer ``[2, num_blocks, num_kv_heads, block_size * head_dim]``: keys, values."""
+        """Return for each layer ``[2, num_kv_heads, num_blocks, block_size * head_dim]``: keys, values.
+
+        By heads first, for a sequence's blocks mostly follow each other, and one long piece of memory is read
+        faster than many short ones.
+        """
         if reason := self.cannot_run(spec):
             raise ConfigError(f"attention backend 'paged' cannot serve this cache: {reason}")
-        shape = (2, num_blocks, spec.num_kv_heads, spec.block_size * spec.head_dim)
+        shape = (2, spec.num_kv_heads, num_blocks, spec.block_size * spec.head_dim)
         return [lazy_zeros(shape, spec.dtype, spec.device) for _ in range(spec.num_layers)]
 
     def build_metadata(
@@ -188,6 +194,7 @@ class PagedAttention:
             num_tokens=num_tokens,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
+            num_blocks=cache.shape[2],
             block_size=cache.shape[3] // head_dim,
             k_stride=k.stride(0),
             v_stride=v.stride(0),
@@ -236,6 +243,7 @@ def attention_args(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
+        num_blocks=cache.shape[2],
         block_size=cache.shape[3] // head_dim,
         partial=partial.ctypes.data,
         tiles=tiles.table.data_ptr(),

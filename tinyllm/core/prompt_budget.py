@@ -21,7 +21,7 @@ class PromptBudget:
         self._step = config.max_num_batched_tokens
         self._step_seconds = config.max_step_seconds
         self._pace = Pace(config.max_prefill_slowdown)
-        self._long_prompts = LongPrompts(self._step)
+        self._long_prompts = LongPrompts()
         self._one_shot = config.prefill_mode == "one-shot"
         self._has_parts = bool(config.max_prefill_slowdown) and not self._one_shot
 
@@ -54,4 +54,6 @@ class PromptBudget:
         """Return the most tokens of long prompts, given the first prompts of a step; call it once a step."""
         if not self._has_parts:
             return self._step
-        return self._long_prompts.budget(sum(are_long), not all(are_long), num_decodes, now)
+        step = max(self._step, self._pace.budget_within(self._step_seconds, num_decodes) or 0)
+        part = self._long_prompts.budget(step, sum(are_long), not all(are_long), num_decodes, now)
+        return min(self._step, part)

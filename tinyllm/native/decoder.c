@@ -44,8 +44,8 @@ static void attend(const decode_args *d, const layer *l, void *qkv) {
     char *k = (char *)qkv + a.num_heads * a.head_dim * size, *v = k + a.num_kv_heads * a.head_dim * size;
     tinyllm_norm_rotate(qkv, l->q_norm, l->k_norm, d->cos, d->sin, d->positions, d->num_tokens, stride,
                         a.num_heads, a.num_kv_heads, a.head_dim, d->eps, a.q_bf16, a.num_threads);
-    store_args s = {k, v, l->keys, l->values, d->slots, d->num_tokens, a.num_kv_heads, a.head_dim, a.block_size,
-                    stride, stride, a.q_bf16, a.kv_bf16, a.num_threads};
+    store_args s = {k, v, l->keys, l->values, d->slots, d->num_tokens, a.num_kv_heads, a.head_dim, a.num_blocks,
+                    a.block_size, stride, stride, a.q_bf16, a.kv_bf16, a.num_threads};
     tinyllm_store_kv(&s);
     a.q = qkv;
     a.q_stride = stride;

@@ -25,9 +25,9 @@ typedef struct {
 typedef struct {
     const void *q;             /* [num_tokens, num_heads, head_dim], rows q_stride elements apart */
     void *out;                 /* [num_tokens, num_heads, head_dim], contiguous */
-    const void *keys, *values; /* this layer's cache */
+    const void *keys, *values; /* this layer's cache, each [num_kv_heads, num_blocks, ...] */
     const int32_t *query_start_loc, *seq_lens, *block_tables; /* [n + 1], [n], [n, max_blocks] */
-    int64_t num_seqs, max_blocks, num_heads, num_kv_heads, head_dim, block_size, q_stride;
+    int64_t num_seqs, max_blocks, num_heads, num_kv_heads, head_dim, num_blocks, block_size, q_stride;
     float *partial; /* workspace: one record for each (row tile, KV head, part) */
     const int32_t *tiles; /* [num_tiles + 1, 3]: sequence, first row of the tile, first record in `partial` */
     int64_t num_tiles;
@@ -42,7 +42,7 @@ typedef struct {
     const void *k, *v; /* [num_tokens, num_kv_heads, head_dim], rows `stride` elements apart */
     void *keys, *values;
     const int64_t *slots; /* [num_tokens]: block * block_size + offset */
-    int64_t num_tokens, num_kv_heads, head_dim, block_size, k_stride, v_stride;
+    int64_t num_tokens, num_kv_heads, head_dim, num_blocks, block_size, k_stride, v_stride;
     int32_t in_bf16, kv_bf16, num_threads;
 } store_args;
 

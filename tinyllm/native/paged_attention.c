@@ -1,6 +1,6 @@
 /* Attention over a paged KV cache, read in place.
  *
- * Layout, for each block and KV head, in groups of 16 tokens (LANES):
+ * Layout, for each KV head and block, in groups of 16 tokens (LANES):
  *   float32   keys [group][head_dim][16]        so that one vector holds one dimension of 16 tokens
  *             values [group][16][head_dim]
  *   bfloat16  keys [group][head_dim / 2][16][2]    two dimensions of 16 tokens
@@ -19,6 +19,7 @@
 /* Rows that share a read of keys and values: those of a sequence with no more than FEW, else MANY at a time. */
 enum { FEW = 4, MANY = 8 };
 enum { GROUPS = 4, SPAN = LANES * GROUPS, PART = 512, MAX_DIM = 256, LINE = 64 };
+enum { SUMS = 16, COLUMNS = 4 }; /* as many as stay in registers, and of each row */
 
 /* What is multiplied: float32 by float32; float32 by bfloat16; bfloat16 by bfloat16, with weights rounded to it. */
 enum { FLOATS, MIXED, PAIRS };
@@ -51,140 +52,124 @@ INLINE vec add_product(vec sum, const factors *by, int row, int64_t i, wvec line
     return dot_pairs(sum, by->pair[row][i], line);
 }
 
-/* Ask for a line of a span's keys and one of its values, the `i`-th of all: memory is slow to come. */
-INLINE void fetch_ahead(const void *keys, const void *values, const int64_t *offset, int64_t i, int lines) {
-    int64_t at = (offset[i / lines] + i % lines) * LINE;
-    __builtin_prefetch((const char *)keys + at, 0, 2);
-    __builtin_prefetch((const char *)values + at, 0, 2);
-}
+/* Where the keys and values of 64 tokens lie, by groups of 16. */
+typedef struct {
+    const char *keys[GROUPS], *values[GROUPS];
+} span;
 
-/* Absorb the span that starts at `start`, `count` tokens of 64, whose groups lie at `offset`; row r sees tokens up to
- * last[r]. While it computes, the span whose groups lie at `ahead`, if any, is fetched.
- * Values past `count` do not count: a freed block may hold anything, and 0 times NaN is NaN. */
-INLINE void absorb_span(tile_state *state, const factors *q, float scale, const void *keys, const void *values,
-                        const int64_t *offset, const int64_t *ahead, int64_t start, int64_t count,
-                        const int64_t *last, int rows, int dim, int mode) {
-    int per = per_line(mode), key_lines = dim / per, value_lines = LANES / per;
-    vec score[MANY][GROUPS];
-    for (int pair = 0; pair < GROUPS; pair += 2) { /* more sums than these do not stay in registers */
+/* Ask for a line that is needed soon, and once: memory is slow to come. */
+INLINE void fetch(const char *base, int64_t line) { __builtin_prefetch(base + line * LINE, 0, 0); }
+
+/* Scores of `groups` groups of tokens, two at a time: more sums than these do not stay in registers. */
+INLINE void score_span(vec score[MANY][GROUPS], const factors *q, float scale, const span *at, const span *ahead,
+                       int groups, int rows, int dim, int mode) {
+    for (int pair = 0; pair < GROUPS; pair += 2) {
+        const char *first = at->keys[pair], *second = at->keys[pair + 1];
         vec sum[MANY][2] = {{{0}}};
-        for (int i = 0; i < key_lines; i++) {
-            for (int n = 0; ahead && n < 2; n++)
-                fetch_ahead(keys, values, ahead, pair * key_lines + 2 * i + n, key_lines);
-            wvec key[2];
-            for (int g = 0; g < 2; g++) key[g] = line_at(keys, offset[pair + g] + i);
+        for (int i = 0; pair < groups && i < dim / per_line(mode); i++) {
+            if (ahead) fetch(ahead->keys[pair], i), fetch(ahead->keys[pair + 1], i);
+            wvec key[2] = {line_at(first, i), line_at(second, i)};
             for (int r = 0; r < rows; r++)
                 for (int g = 0; g < 2; g++) sum[r][g] = add_product(sum[r][g], q, r, i, key[g], mode);
         }
         for (int r = 0; r < rows; r++)
             for (int g = 0; g < 2; g++) score[r][pair + g] = sum[r][g] * scale;
     }
+}
+
+/* Turn a row's scores into weights relative to the highest so far. Tokens from `seen` on do not count. */
+INLINE void weigh_span(tile_state *state, factors *weight, vec score[GROUPS], int64_t seen, int r, int dim, int mode) {
     const ivec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    factors weight;
-    for (int r = 0; r < rows; r++) {
-        if (last[r] < start + SPAN - 1)
-            for (int g = 0; g < GROUPS; g++) {
-                ivec seen = (lane + (int32_t)(start + g * LANES)) <= (int32_t)last[r];
-                score[r][g] = (vec)(((ivec)score[r][g] & seen) | ((ivec)splat(2 * MASKED) & ~seen));
-            }
-        vec top = max_of(max_of(score[r][0], score[r][1]), max_of(score[r][2], score[r][3]));
-        float highest = horizontal_max(top);
-        if (highest > state->max[r]) {
-            float shrink = exp_nonpositive(splat(state->max[r] - highest))[0];
-            state->max[r] = highest;
-            state->sum[r] *= shrink;
-            for (int j = 0; j < dim / LANES; j++) state->acc[r][j] *= shrink;
-        }
-        vec total = splat(0);
+    if (seen < SPAN)
         for (int g = 0; g < GROUPS; g++) {
-            vec w = exp_nonpositive(score[r][g] - state->max[r]);
-            total += w;
-            if (mode == PAIRS) store_normal(weight.half[r], g * LANES, w);
-            else store(weight.one[r], g * LANES, w, 0);
+            ivec is_seen = (lane + g * LANES) < (int32_t)seen;
+            score[g] = (vec)(((ivec)score[g] & is_seen) | ((ivec)splat(2 * MASKED) & ~is_seen));
         }
-        state->sum[r] += total;
+    float highest = horizontal_max(max_of(max_of(score[0], score[1]), max_of(score[2], score[3])));
+    if (highest > state->max[r]) {
+        float shrink = exp_nonpositive(splat(state->max[r] - highest))[0];
+        state->max[r] = highest;
+        state->sum[r] *= shrink;
+        for (int j = 0; j < dim / LANES; j++) state->acc[r][j] *= shrink;
     }
-    enum { SUMS = 16 }; /* as many as stay in registers */
-    int stripe = SUMS / rows;
-    int64_t lines = (count + per - 1) / per;
-    for (int j0 = 0; j0 < dim / LANES; j0 += stripe) {
-        int width = dim / LANES - j0 < stripe ? dim / LANES - j0 : stripe;
-        vec acc[MANY][SUMS / FEW];
-        for (int r = 0; r < rows; r++)
-            for (int j = 0; j < width; j++) acc[r][j] = state->acc[r][j0 + j];
-        for (int64_t i = 0; i < lines; i++) {
-            int64_t at = offset[i / value_lines] + i % value_lines * (dim / LANES) + j0;
-            for (int j = 0; j < width; j++) {
-                wvec value = line_at(values, at + j);
-                if (count % per && i == lines - 1) value &= 0xffffu; /* the first token of the last pair only */
-                for (int r = 0; r < rows; r++) acc[r][j] = add_product(acc[r][j], &weight, r, i, value, mode);
-            }
-        }
-        for (int r = 0; r < rows; r++)
-            for (int j = 0; j < width; j++) state->acc[r][j0 + j] = acc[r][j];
+    vec total = splat(0);
+    for (int g = 0; g < GROUPS; g++) {
+        vec w = exp_nonpositive(score[g] - state->max[r]);
+        total += w;
+        if (mode == PAIRS) store_normal(weight->half[r], g * LANES, w);
+        else store(weight->one[r], g * LANES, w, 0);
+    }
+    state->sum[r] += total;
+}
+
+/* acc += a line of values times each row's weight, for `width` columns of 16 dimensions from `column` on. */
+INLINE void add_line(vec acc[MANY][COLUMNS], const factors *weight, const char *values, int64_t i, int line,
+                     wvec mask, int width, int rows, int mode) {
+    for (int j = 0; j < width; j++) {
+        wvec value = line_at(values, line + j) & mask;
+        for (int r = 0; r < rows; r++) acc[r][j] = add_product(acc[r][j], weight, r, i, value, mode);
     }
 }
 
-/* Where the groups of tokens from `start` on lie, in lines; those past the end, which are masked, count as the
- * first. */
-INLINE void locate_span(const attention_args *a, const int32_t *table, int64_t kv_head, int64_t start, int64_t end,
-                        int lines, int64_t *offset) {
+/* Add the values of the first `count` tokens, weighted. Those past them do not count: a freed block may hold
+ * anything, and 0 times NaN is NaN. */
+INLINE void add_values(tile_state *state, const factors *weight, const span *at, const span *ahead, int64_t count,
+                       int rows, int dim, int mode) {
+    const wvec whole = ~(wvec){0}, half = (wvec){0} + 0xffffu; /* half: the first token of a pair only */
+    int per = per_line(mode), columns = dim / LANES, lines = LANES / per;
+    int stripe = SUMS / rows < COLUMNS ? SUMS / rows : COLUMNS;
+    for (int column = 0; column < columns; column += stripe) {
+        int width = columns - column < stripe ? columns - column : stripe;
+        vec acc[MANY][COLUMNS];
+        for (int r = 0; r < rows; r++)
+            for (int j = 0; j < width; j++) acc[r][j] = state->acc[r][column + j];
+        for (int g = 0; g < GROUPS; g++) {
+            int64_t left = count - g * LANES;
+            int full = left >= LANES ? lines : left > 0 ? (int)left / per : 0;
+            for (int i = 0; i < full; i++) {
+                for (int j = 0; ahead && j < width; j++) fetch(ahead->values[g], i * columns + column + j);
+                add_line(acc, weight, at->values[g], g * lines + i, i * columns + column, whole, width, rows, mode);
+            }
+            if (left > 0 && left < LANES && left % per)
+                add_line(acc, weight, at->values[g], g * lines + full, full * columns + column, half, width, rows,
+                         mode);
+        }
+        for (int r = 0; r < rows; r++)
+            for (int j = 0; j < width; j++) state->acc[r][column + j] = acc[r][j];
+    }
+}
+
+/* Absorb a span of `count` tokens of 64 that starts at `start`; row r sees tokens up to last[r]. While it computes,
+ * the span `ahead`, if any, is fetched. */
+INLINE void absorb_span(tile_state *state, const factors *q, float scale, const span *at, const span *ahead,
+                        int64_t start, int64_t count, const int64_t *last, int rows, int dim, int mode) {
+    vec score[MANY][GROUPS];
+    factors weight;
+    score_span(score, q, scale, at, ahead, (int)(count + LANES - 1) / LANES, rows, dim, mode);
+    for (int r = 0; r < rows; r++)
+        weigh_span(state, &weight, score[r], last[r] + 1 - start, r, dim, mode);
+    add_values(state, &weight, at, ahead, count, rows, dim, mode);
+}
+
+/* One tile of rows, one KV head, one part of the sequence. */
+typedef struct {
+    int64_t seq, first_row, kv_head, part;
+    int64_t num_rows;  /* of the sequence */
+    int64_t position0; /* of its first query */
+    float *record;     /* what is found, to be merged with other parts; NULL if this is the only one */
+} unit;
+
+/* The place of tokens from `start` on; those past the end, which are masked, count as the first. */
+INLINE void locate_span(const attention_args *a, const unit *u, int64_t start, int64_t end, int dim, int mode,
+                        span *out) {
+    const int32_t *table = a->block_tables + u->seq * a->max_blocks;
+    int64_t size = dim / per_line(mode) * LINE; /* of a group's keys, and of its values */
     for (int g = 0; g < GROUPS; g++) {
         int64_t token = start + g * LANES < end ? start + g * LANES : start;
         int64_t block = table[token / a->block_size], inside = token % a->block_size / LANES;
-        offset[g] = ((block * a->num_kv_heads + kv_head) * (a->block_size / LANES) + inside) * lines;
-    }
-}
-
-/* One tile of rows, one KV head, one part of the sequence: leaves maximum, sum and values in `record`. */
-INLINE void attend_part(const attention_args *a, int64_t seq, int64_t first_row, int64_t kv_head, int64_t part,
-                        float *record, int rows, int dim, int mode) {
-    int64_t group = a->num_heads / a->num_kv_heads;
-    int64_t token0 = a->query_start_loc[seq], num_rows = (a->query_start_loc[seq + 1] - token0) * group;
-    int64_t position0 = a->seq_lens[seq] - (a->query_start_loc[seq + 1] - token0);
-    const int32_t *table = a->block_tables + seq * a->max_blocks;
-
-    int64_t offset[2][GROUPS]; /* of this span and the next */
-    int is_alone = num_rows <= rows; /* no other tile reads the same keys and values, so they are in no cache */
-    int lines = dim / per_line(mode); /* of a group's keys, and of its values */
-    locate_span(a, table, kv_head, part * PART, a->seq_lens[seq], lines, offset[0]);
-    for (int i = 0; is_alone && i < GROUPS * lines; i++) fetch_ahead(a->keys, a->values, offset[0], i, lines);
-
-    factors q;
-    int64_t last[MANY], end = 0;
-    for (int r = 0; r < rows; r++) {
-        int64_t row = first_row + r < num_rows ? first_row + r : num_rows - 1;
-        int64_t token = token0 + row / group, head = kv_head * group + row % group;
-        int64_t at = token * a->q_stride + head * dim;
-        if (mode == PAIRS) memcpy(q.half[r], (const uint16_t *)a->q + at, (size_t)dim * sizeof(uint16_t));
-        else
-            for (int d = 0; d < dim; d++) q.one[r][d] = get(a->q, at + d, a->q_bf16);
-        last[r] = position0 + row / group;
-        end = last[r] + 1 > end ? last[r] + 1 : end;
-    }
-    tile_state state;
-    for (int r = 0; r < rows; r++) {
-        state.max[r] = MASKED;
-        state.sum[r] = splat(0);
-        for (int j = 0; j < dim / LANES; j++) state.acc[r][j] = splat(0);
-    }
-    int64_t stop = (part + 1) * PART < end ? (part + 1) * PART : end;
-    for (int64_t start = part * PART, turn = 0; start < stop; start += SPAN, turn ^= 1) {
-        int64_t *next = NULL;
-        if (start + SPAN < stop) locate_span(a, table, kv_head, start + SPAN, end, lines, next = offset[turn ^ 1]);
-        int64_t *ahead = is_alone ? next : NULL;
-        int64_t count = end - start < SPAN ? end - start : SPAN;
-        if (count == SPAN)
-            absorb_span(&state, &q, a->scale, a->keys, a->values, offset[turn], ahead, start, SPAN, last, rows, dim,
-                        mode);
-        else
-            absorb_span(&state, &q, a->scale, a->keys, a->values, offset[turn], ahead, start, count, last, rows, dim,
-                        mode);
-    }
-    for (int r = 0; r < rows; r++) {
-        record[r] = state.max[r];
-        record[MANY + r] = horizontal_sum(state.sum[r]);
-        memcpy(record + 2 * MANY + r * dim, state.acc[r], (size_t)dim * sizeof(float));
+        int64_t at = ((u->kv_head * a->num_blocks + block) * (a->block_size / LANES) + inside) * size;
+        out->keys[g] = (const char *)a->keys + at;
+        out->values[g] = (const char *)a->values + at;
     }
 }
 
@@ -192,80 +177,150 @@ static inline int64_t record_size(int64_t dim) { return MANY * (dim + 2); }
 
 static inline int64_t tile_rows(int64_t num_rows) { return num_rows <= FEW ? FEW : MANY; }
 
-/* Merge the parts of one tile and KV head in order, and write the rows. */
-static void merge_parts(const attention_args *a, int64_t seq, int64_t first_row, int64_t kv_head, const float *records,
-                        int64_t parts) {
-    int64_t dim = a->head_dim, group = a->num_heads / a->num_kv_heads, size = record_size(dim);
-    int64_t token0 = a->query_start_loc[seq], num_rows = (a->query_start_loc[seq + 1] - token0) * group;
-    for (int r = 0; r < tile_rows(num_rows) && first_row + r < num_rows; r++) {
-        float highest = MASKED, sum = 0, acc[MAX_DIM] = {0};
-        for (int64_t p = 0; p < parts; p++) highest = records[p * size + r] > highest ? records[p * size + r] : highest;
-        for (int64_t p = 0; p < parts; p++) {
-            const float *record = records + p * size;
-            float w = exp_nonpositive(splat(record[r] - highest))[0];
-            sum += w * record[MANY + r];
-            for (int64_t d = 0; d < dim; d++) acc[d] += w * record[2 * MANY + r * dim + d];
+/* A row's place, as of [num_tokens, num_heads]. */
+INLINE void place_row(const attention_args *a, const unit *u, int64_t row, int64_t *token, int64_t *head) {
+    int64_t group = a->num_heads / a->num_kv_heads;
+    *token = a->query_start_loc[u->seq] + row / group;
+    *head = u->kv_head * group + row % group;
+}
+
+INLINE void write_row(const attention_args *a, const unit *u, int64_t row, const vec *acc, float sum) {
+    int64_t token, head;
+    place_row(a, u, row, &token, &head);
+    for (int j = 0; j < a->head_dim / LANES; j++)
+        store(a->out, (token * a->num_heads + head) * a->head_dim + j * LANES, acc[j] / sum, a->q_bf16);
+}
+
+/* Leaves maximum, sum and values of a unit in its record, or the result in `out`. `next` is what this thread computes
+ * after it, or NULL: its beginning is fetched in good time. */
+INLINE void attend_part(const attention_args *a, const unit *u, const unit *next, int rows, int dim, int mode) {
+    int64_t group = a->num_heads / a->num_kv_heads;
+    factors q;
+    int64_t last[MANY], end = 0;
+    tile_state state;
+    for (int r = 0; r < rows; r++) {
+        int64_t row = u->first_row + r < u->num_rows ? u->first_row + r : u->num_rows - 1, token, head;
+        place_row(a, u, row, &token, &head);
+        int64_t at = token * a->q_stride + head * dim;
+        if (mode == PAIRS) memcpy(q.half[r], (const uint16_t *)a->q + at, (size_t)dim * sizeof(uint16_t));
+        else
+            for (int d = 0; d < dim; d++) q.one[r][d] = get(a->q, at + d, a->q_bf16);
+        last[r] = u->position0 + row / group;
+        end = last[r] + 1 > end ? last[r] + 1 : end;
+        state.max[r] = MASKED;
+        state.sum[r] = splat(0);
+        for (int j = 0; j < dim / LANES; j++) state.acc[r][j] = splat(0);
+    }
+    int is_alone = u->num_rows <= rows; /* no other tile reads the same keys and values, so they are in no cache */
+    int64_t stop = (u->part + 1) * PART < end ? (u->part + 1) * PART : end;
+    span spans[2];
+    locate_span(a, u, u->part * PART, end, dim, mode, &spans[0]);
+    for (int64_t start = u->part * PART, turn = 0; start < stop; start += SPAN, turn ^= 1) {
+        span *ahead = NULL, *following = &spans[turn ^ 1];
+        if (start + SPAN < stop) {
+            locate_span(a, u, start + SPAN, end, dim, mode, following);
+            if (is_alone) ahead = following;
+        } else if (next) {
+            locate_span(a, next, next->part * PART, next->position0 + 1, dim, mode, following);
+            ahead = following;
         }
-        int64_t row = first_row + r, at = ((token0 + row / group) * a->num_heads + kv_head * group + row % group) * dim;
-        for (int64_t d = 0; d < dim; d++) set(a->out, at + d, acc[d] / sum, a->q_bf16);
+        if (end - start >= SPAN)
+            absorb_span(&state, &q, a->scale, &spans[turn], ahead, start, SPAN, last, rows, dim, mode);
+        else absorb_span(&state, &q, a->scale, &spans[turn], ahead, start, end - start, last, rows, dim, mode);
+    }
+    for (int r = 0; r < rows; r++) {
+        float sum = horizontal_sum(state.sum[r]);
+        if (u->record) {
+            u->record[r] = state.max[r];
+            u->record[MANY + r] = sum;
+            memcpy(u->record + 2 * MANY + r * dim, state.acc[r], (size_t)dim * sizeof(float));
+        } else if (u->first_row + r < u->num_rows) {
+            write_row(a, u, u->first_row + r, state.acc[r], sum);
+        }
     }
 }
 
-static int64_t num_parts(const attention_args *a, int64_t seq, int64_t first_row) {
-    int64_t group = a->num_heads / a->num_kv_heads;
-    int64_t queries = a->query_start_loc[seq + 1] - a->query_start_loc[seq];
-    int64_t num_rows = queries * group, last_row = first_row + tile_rows(num_rows) - 1;
-    if (last_row >= num_rows) last_row = num_rows - 1;
-    int64_t end = a->seq_lens[seq] - queries + last_row / group + 1;
-    return (end + PART - 1) / PART;
+/* Merge the parts of one tile and KV head in order, and write the rows. `first` is the first part's unit. */
+static void merge_parts(const attention_args *a, const unit *first, int64_t parts) {
+    int64_t dim = a->head_dim, size = record_size(dim);
+    for (int r = 0; r < tile_rows(first->num_rows) && first->first_row + r < first->num_rows; r++) {
+        const float *record = first->record + r, *values = first->record + 2 * MANY + r * dim;
+        float highest = MASKED, sum = 0;
+        vec acc[MAX_DIM / LANES] = {{0}};
+        for (int64_t p = 0; p < parts; p++) highest = record[p * size] > highest ? record[p * size] : highest;
+        for (int64_t p = 0; p < parts; p++) {
+            float w = exp_nonpositive(splat(record[p * size] - highest))[0];
+            sum += w * record[p * size + MANY];
+            for (int j = 0; j < dim / LANES; j++) acc[j] += w * load(values, p * size + j * LANES, 0);
+        }
+        write_row(a, first, first->first_row + r, acc, sum);
+    }
 }
 
 #define SPECIALISE(ROWS, DIM, MODE) \
     if (rows == ROWS && a->head_dim == DIM && mode == MODE) { \
-        attend_part(a, seq, first_row, kv_head, part, record, ROWS, DIM, MODE); \
+        attend_part(a, u, next, ROWS, DIM, MODE); \
         return; \
     }
 
-static void attend_part_of_any_shape(const attention_args *a, int64_t seq, int64_t first_row, int64_t kv_head,
-                                     int64_t part, float *record) {
-    int64_t queries = a->query_start_loc[seq + 1] - a->query_start_loc[seq];
-    int64_t rows = tile_rows(queries * (a->num_heads / a->num_kv_heads));
+static void attend_part_of_any_shape(const attention_args *a, const unit *u, const unit *next) {
+    int64_t rows = u->num_rows < FEW ? u->num_rows : tile_rows(u->num_rows);
     int mode = !a->kv_bf16 ? FLOATS : !a->q_bf16 ? MIXED : PAIRS;
+    SPECIALISE(3, 64, FLOATS)
+    SPECIALISE(3, 64, PAIRS)
     SPECIALISE(FEW, 64, FLOATS)
     SPECIALISE(FEW, 64, PAIRS)
+    SPECIALISE(2, 128, FLOATS)
+    SPECIALISE(2, 128, PAIRS)
     SPECIALISE(FEW, 128, FLOATS)
     SPECIALISE(FEW, 128, PAIRS)
     SPECIALISE(MANY, 64, FLOATS)
     SPECIALISE(MANY, 64, PAIRS)
     SPECIALISE(MANY, 128, FLOATS)
     SPECIALISE(MANY, 128, PAIRS)
-    attend_part(a, seq, first_row, kv_head, part, record, (int)rows, (int)a->head_dim, mode);
+    attend_part(a, u, next, (int)rows, (int)a->head_dim, mode);
+}
+
+/* The unit that is the `task`-th of all: heads, in parts, in tiles. */
+static unit find_unit(const attention_args *a, int64_t task) {
+    int64_t number = task / a->num_kv_heads, low = 0, high = a->num_tiles;
+    while (high - low > 1) { /* the tile whose parts contain this one */
+        int64_t middle = (low + high) / 2;
+        if (a->tiles[middle * 3 + 2] <= number) low = middle;
+        else high = middle;
+    }
+    const int32_t *tile = a->tiles + low * 3;
+    int64_t seq = tile[0], queries = a->query_start_loc[seq + 1] - a->query_start_loc[seq];
+    unit u = {seq, tile[1], task % a->num_kv_heads, number - tile[2], queries * (a->num_heads / a->num_kv_heads),
+              a->seq_lens[seq] - queries, NULL};
+    int64_t parts = tile[5] - tile[2];
+    if (parts > 1)
+        u.record = a->partial + (tile[2] * a->num_kv_heads + u.kv_head * parts + u.part) * record_size(a->head_dim);
+    return u;
 }
 
 void tinyllm_attend(const attention_args *a) {
-    int64_t size = record_size(a->head_dim);
-    int64_t tasks = a->tiles[a->num_tiles * 3 + 2] * a->num_kv_heads; /* a last row holds the total of parts */
+    int64_t parts = a->tiles[a->num_tiles * 3 + 2], tasks = parts * a->num_kv_heads, taken = 0;
 #pragma omp parallel num_threads(a->num_threads) if (tasks > 1)
     {
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < tasks; task++) {
-            int64_t unit = task / a->num_kv_heads, low = 0, high = a->num_tiles;
-            while (high - low > 1) { /* the tile whose parts contain this unit */
-                int64_t middle = (low + high) / 2;
-                if (a->tiles[middle * 3 + 2] <= unit) low = middle;
-                else high = middle;
-            }
-            const int32_t *tile = a->tiles + low * 3;
-            int64_t kv_head = task % a->num_kv_heads, part = unit - tile[2], parts = a->tiles[(low + 1) * 3 + 2] - tile[2];
-            float *records = a->partial + (tile[2] * a->num_kv_heads + kv_head * parts) * size;
-            attend_part_of_any_shape(a, tile[0], tile[1], kv_head, part, records + part * size);
+        int64_t task = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+        while (task < tasks) {
+            int64_t after = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
+            unit this = find_unit(a, task), next;
+            if (after < tasks) next = find_unit(a, after);
+            attend_part_of_any_shape(a, &this, after < tasks ? &next : NULL);
+            task = after;
         }
+        if (parts > a->num_tiles) {
+#pragma omp barrier
 #pragma omp for schedule(static)
-        for (int64_t task = 0; task < a->num_tiles * a->num_kv_heads; task++) {
-            const int32_t *tile = a->tiles + task / a->num_kv_heads * 3;
-            int64_t kv_head = task % a->num_kv_heads, parts = num_parts(a, tile[0], tile[1]);
-            merge_parts(a, tile[0], tile[1], kv_head, a->partial + (tile[2] * a->num_kv_heads + kv_head * parts) * size,
-                        parts);
+            for (int64_t i = 0; i < a->num_tiles * a->num_kv_heads; i++) {
+                const int32_t *tile = a->tiles + i / a->num_kv_heads * 3;
+                int64_t count = tile[5] - tile[2];
+                if (count < 2) continue;
+                unit first = find_unit(a, tile[2] * a->num_kv_heads + i % a->num_kv_heads);
+                merge_parts(a, &first, count);
+            }
         }
     }
 }
@@ -274,16 +329,15 @@ void tinyllm_attend(const attention_args *a) {
 INLINE void store_head(const store_args *s, int64_t k, int64_t v, int64_t base, int64_t lane, int in_bf16,
                        int kv_bf16) {
     int64_t dim = s->head_dim, per = kv_bf16 ? 2 : 1;
+    int64_t key = base + lane * per, value = base + lane / per * dim * per + lane % per;
+    for (int64_t d = 0; d < dim; d += per, key += LANES * per) {
+        if (in_bf16 && kv_bf16) memcpy((uint16_t *)s->keys + key, (const uint16_t *)s->k + k + d, 4); /* as they are */
+        else
+            for (int64_t i = 0; i < per; i++) set(s->keys, key + i, get(s->k, k + d + i, in_bf16), kv_bf16);
+    }
     for (int64_t d = 0; d < dim; d++) {
-        int64_t key = base + d / per * LANES * per + lane * per + d % per;
-        int64_t value = base + lane / per * dim * per + d * per + lane % per;
-        if (in_bf16 && kv_bf16) { /* as it is */
-            ((uint16_t *)s->keys)[key] = ((const uint16_t *)s->k)[k + d];
-            ((uint16_t *)s->values)[value] = ((const uint16_t *)s->v)[v + d];
-        } else {
-            set(s->keys, key, get(s->k, k + d, in_bf16), kv_bf16);
-            set(s->values, value, get(s->v, v + d, in_bf16), kv_bf16);
-        }
+        if (in_bf16 && kv_bf16) ((uint16_t *)s->values)[value + d * 2] = ((const uint16_t *)s->v)[v + d];
+        else set(s->values, value + d * per, get(s->v, v + d, in_bf16), kv_bf16);
     }
 }
 
@@ -292,7 +346,7 @@ void tinyllm_store_kv(const store_args *s) {
     for (int64_t t = 0; t < s->num_tokens; t++) {
         int64_t block = s->slots[t] / s->block_size, inside = s->slots[t] % s->block_size;
         for (int64_t h = 0; h < s->num_kv_heads; h++) {
-            int64_t group = (block * s->num_kv_heads + h) * (s->block_size / LANES) + inside / LANES;
+            int64_t group = (h * s->num_blocks + block) * (s->block_size / LANES) + inside / LANES;
             int64_t base = group * LANES * s->head_dim, lane = inside % LANES;
             int64_t k = t * s->k_stride + h * s->head_dim, v = t * s->v_stride + h * s->head_dim;
             if (s->in_bf16 && s->kv_bf16) store_head(s, k, v, base, lane, 1, 1);
