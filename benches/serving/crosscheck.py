@@ -1,12 +1,11 @@
 """The figures of `tinyllm bench serve` beside those of ``vllm bench serve``, on the same server.
 
-    python -m benches.serving.crosscheck --model CHECKPOINT --vllm-python PYTHON [--rounds 3]
-        [--streams 1 4 16 32] [--threads 1 2]
+    python -m benches.serving.crosscheck --model CHECKPOINT --vllm-python PYTHON [--rounds 5]
+        [--streams 1 4 16 32]
 
 Both clients put the same kind of load on one ``tinyllm serve``, in turn: a closed loop of prompts of 128
-tokens, answers of 64. The prompts are drawn alike, but none twice, as the server has a cache. With fewer
-threads than cores the server leaves one to the client; with all of them, what a client takes makes it slower.
-Writes JSON into ``benches/results/`` and prints the table.
+tokens, answers of 64. The prompts are drawn alike, but none twice, as the server has a cache. Writes JSON
+into ``benches/results/`` and prints the table.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,27 +47,22 @@ FIGURES = {
 def main() -> None:
     """Measure, write the result, and print the table."""
     args = parse_args()
+    threads = default_num_threads()
+    server = RunningServer(tinyllm_server(args.model, "bfloat16", threads, CONTEXT), Path(os.devnull))
     runs: list[dict[str, Any]] = []
-    for threads in args.threads:
-        server = RunningServer(tinyllm_server(args.model, "bfloat16", threads, CONTEXT), Path(os.devnull))
-        try:
-            server.wake()
-            runs += [{"threads": threads} | run for run in measure(server, args)]
-        finally:
-            server.close()
-    result = {"schema": 1, "kind": "crosscheck", "environment": environment(), "runs": runs}
+    try:
+        server.wake()
+        for number in range(args.rounds):
+            for streams in args.streams:
+                say(f"round {number}, {streams} streams")
+                ours = ask_ours(server, load_of(server, args.model, streams, seed=2 * number))
+                theirs = ask_vllm(server, load_of(server, args.model, streams, seed=2 * number + 1), args)
+                runs.append({"round": number, "streams": streams, "tinyllm": ours, "vllm": theirs})
+    finally:
+        server.close()
+    result = {"schema": 1, "kind": "crosscheck", "environment": environment(threads), "runs": runs}
     (ROOT / "benches" / "results" / "crosscheck.json").write_text(json.dumps(result, indent=1) + "\n")
     print("\n".join(table(runs)))
-
-
-def measure(server: RunningServer, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield what both clients say, round by round."""
-    for number in range(args.rounds):
-        for streams in args.streams:
-            say(f"round {number}, {streams} streams")
-            ours = ask_ours(server, load_of(server, args.model, streams, seed=2 * number))
-            theirs = ask_vllm(server, load_of(server, args.model, streams, seed=2 * number + 1), args)
-            yield {"round": number, "streams": streams, "tinyllm": ours, "vllm": theirs}
 
 
 def parse_args() -> argparse.Namespace:
@@ -77,10 +71,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="directory of a checkpoint")
     parser.add_argument("--vllm-python", required=True, help="interpreter with vllm")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 32])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--threads", type=int, nargs="+", default=[1, default_num_threads()], help="of the server"
-    )
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     args.model = args.model.resolve()
     return args
@@ -121,6 +112,7 @@ def ask_vllm(server: RunningServer, load: Plan, args: argparse.Namespace) -> dic
             "custom-output-len": ANSWER,
             "max-concurrency": load.arrivals.max_concurrency,
             "num-prompts": len(lines),
+            "temperature": 0,  # as the other does: to draw at random costs the server time
             "percentile-metrics": "ttft,tpot,itl,e2el",
             "result-dir": folder,
             "result-filename": "result.json",
@@ -140,14 +132,15 @@ def ask_vllm(server: RunningServer, load: Plan, args: argparse.Namespace) -> dic
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the medians of the rounds, and how far apart they are."""
     rows = []
-    for threads, streams in sorted({(run["threads"], run["streams"]) for run in runs}):
-        mine = [run for run in runs if (run["threads"], run["streams"]) == (threads, streams)]
+    for streams in sorted({run["streams"] for run in runs}):
         for name in FIGURES:
             ours, theirs = (
-                statistics.median(run[client][name] for run in mine) for client in ("tinyllm", "vllm")
+                statistics.median(run[client][name] for run in runs if run["streams"] == streams)
+                for client in ("tinyllm", "vllm")
             )
-            place = f"{threads} threads, {streams} streams, {name}"
-            rows.append((place, f"{ours:,.1f}", f"{theirs:,.1f}", f"{ours / theirs - 1:+.1%}"))
+            rows.append(
+                (f"{streams} streams, {name}", f"{ours:,.1f}", f"{theirs:,.1f}", f"{ours / theirs - 1:+.1%}")
+            )
     return list(markdown_table(("", "tinyllm bench serve", "vllm bench serve", "difference"), rows))
 
 

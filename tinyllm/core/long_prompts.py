@@ -30,7 +30,7 @@ class LongPrompts:
         self._last_company = now
 
     def budget(self, step: int, num_long: int, has_short: bool, num_decodes: int, now: float) -> int:
-        """Return the most tokens of ``num_long`` long prompts for a step of ``step``; call it once for each step."""
+        """Return the most tokens of ``num_long`` long prompts for a step of ``step``; once for each."""
         self._stood_aside = has_short and not self._stood_aside
         if self._stood_aside:
             return 0
