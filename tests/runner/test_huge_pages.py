@@ -50,6 +50,19 @@ def test_memory_is_moved_and_keeps_what_it_holds() -> None:
     assert (numbers == np.arange(len(numbers))).all()
 
 
+@pytest.mark.skipif(not can_collapse(), reason="this system cannot")
+def test_what_has_holes_is_not_filled() -> None:
+    others = private_pages()
+    memory = mmap.mmap(-1, 32 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    numbers = np.frombuffer(memory, dtype=np.uint8)
+    numbers[:: 4 * mmap.PAGESIZE] = 1
+    before = large_pages()
+    thread = use_huge_pages(private_pages() - others)
+    assert thread is not None
+    thread.join()
+    assert large_pages() == before
+
+
 def test_where_there_is_nothing_to_read_nothing_happens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 __all__ = ["Pace"]
 
 MIN_BUDGET = 16
-"""Fewer prompt tokens cost a step of their own nearly as much. Budgets are multiples of it: kernels are made
-for a number of rows, and kept, so few different numbers should occur."""
+"""Fewer prompt tokens cost a step of their own nearly as much."""
 WEIGHT = 0.25
 """Of the newest measurement in a moving average."""
 
@@ -51,7 +50,7 @@ class Pace:
         """Return how many prompt tokens take so long."""
         if not self._max_slowdown or self._token_seconds is None:
             return None
-        return max(MIN_BUDGET, int(seconds / self._token_seconds) // MIN_BUDGET * MIN_BUDGET)
+        return max(MIN_BUDGET, int(seconds / self._token_seconds))
 
     def _expected(self, num_decodes: int) -> float | None:
         """Return the seconds of a step without prompts, going by the nearest number that is known."""

@@ -10,6 +10,9 @@ from tinyllm.core.scheduler_config import SchedulerConfig
 
 __all__ = ["PromptBudget"]
 
+ROWS = 16
+"""Steps with prompts have a multiple of so many rows where they can: kernels are made for a number of rows,
+take memory and are kept, so few different numbers should occur."""
 ANSWERS_PER_PROMPT = 4
 """From so many answers for each prompt on, they set the pace."""
 
@@ -48,7 +51,7 @@ class PromptBudget:
             within = self._pace.budget_within(self._step_seconds, num_decodes)
             if within is not None:
                 paced = max(within, 2 * (paced or 0))
-        return budget if paced is None else min(budget, paced)
+        return budget if paced is None else _whole(min(budget, paced), num_decodes)
 
     def of_long(self, are_long: Sequence[bool], num_decodes: int, now: float) -> int:
         """Return the most tokens of long prompts, given the first prompts of a step; call it once a step."""
@@ -56,4 +59,10 @@ class PromptBudget:
             return self._step
         step = max(self._step, self._pace.budget_within(self._step_seconds, num_decodes) or 0)
         part = self._long_prompts.budget(step, sum(are_long), not all(are_long), num_decodes, now)
-        return min(self._step, part)
+        return _whole(min(self._step, part), num_decodes)
+
+
+def _whole(num_tokens: int, num_decodes: int) -> int:
+    """Return the most prompt tokens, of so many, that beside so many answers fill whole groups of rows."""
+    whole = (num_tokens + num_decodes) // ROWS * ROWS - num_decodes
+    return whole if whole >= min(ROWS, num_tokens) else num_tokens

@@ -50,7 +50,7 @@ EXIT_TIMEOUT = 10.0
 
 SPIN_COUNT = "1000"
 """Rounds of GNU OpenMP's waiting loop."""
-KERNELS = "192"
+KERNELS = "120"
 """How many kernels oneDNN keeps, for the process and for each thread."""
 
 _numbers = itertools.count()
@@ -239,7 +239,7 @@ def _bound_spinning() -> None:
 def _bound_kernels() -> None:
     """Have oneDNN keep fewer of the kernels that it makes.
 
-    It makes about five for every number of tokens that a step may have, each nearly a megabyte, and would
+    It makes about five for every number of rows that a step computes, each about half a megabyte, and would
     keep a thousand. These are enough for every number of answers that are generated at once.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):

@@ -162,11 +162,11 @@ class NativeDecoder:
             raise ValueError("token_ids, positions and metadata are of different numbers of tokens")
         num_tokens, args = len(token_ids), self._args
         self._bind(kv_caches)
-        self._reserve(num_tokens)
+        args.num_tokens, args.product_rows = num_tokens, _product_rows(num_tokens)
+        self._reserve(args.product_rows)
         self._rotary.reserve(max(metadata.seq_lens))
         args.cos, args.sin = self._rotary.cos.data_ptr(), self._rotary.sin.data_ptr()
         args.num_positions = len(self._rotary.cos)
-        args.num_tokens, args.product_rows = num_tokens, max(num_tokens, 2)  # see models/linear.py
         args.token_ids, args.positions = token_ids.data_ptr(), positions.data_ptr()
         args.slots = metadata.slot_mapping.data_ptr()
         out = np.empty(num_tokens * args.hidden_size * self._dtype.itemsize, dtype=np.uint8)
@@ -192,7 +192,8 @@ class NativeDecoder:
         num_rows, args = len(hidden), self._args
         if hidden.dtype != self._dtype or hidden.shape[1] != args.hidden_size:
             raise ValueError(f"hidden must be {self._dtype} with {args.hidden_size} columns")
-        self._reserve(num_rows)
+        product_rows = _product_rows(num_rows)
+        self._reserve(product_rows)
         hidden = hidden.contiguous()
         ctypes.memmove(args.normed, hidden.data_ptr(), hidden.nbytes)
         out = np.empty((num_rows, args.vocab_size), dtype=np.float32)
@@ -201,7 +202,7 @@ class NativeDecoder:
             ctypes.addressof(self._head),
             args.normed,
             num_rows,
-            max(num_rows, 2),
+            product_rows,
             args.hidden_size,
             args.vocab_size,
             out.ctypes.data,
@@ -218,11 +219,11 @@ class NativeDecoder:
             layer.keys = cache.data_ptr()
             layer.values = layer.keys + cache.nbytes // 2
 
-    def _reserve(self, num_tokens: int) -> None:
+    def _reserve(self, num_rows: int) -> None:
         """Have workspaces for so many rows, which later steps use again."""
-        if num_tokens <= self._capacity:
+        if num_rows <= self._capacity:
             return
-        self._capacity = max(num_tokens, 2)
+        self._capacity = num_rows
         self._workspaces = [
             torch.zeros(self._capacity, width, dtype=self._dtype) for width in self._widths.values()
         ]
@@ -241,6 +242,16 @@ class NativeDecoder:
             q_norm=_weight(attention.q_norm),
             k_norm=_weight(attention.k_norm),
         )
+
+
+def _product_rows(num_tokens: int) -> int:
+    """Return how many rows products are computed for, so that the token's own do not depend on their number.
+
+    At least two: see models/linear.py. And up to an eighth more, at most 15, as oneDNN makes kernels for each
+    number of rows, which takes milliseconds and megabytes. What these rows hold goes nowhere.
+    """
+    multiple = min(16, 1 << max(0, num_tokens.bit_length() - 4))
+    return max(2, -(-num_tokens // multiple) * multiple)
 
 
 def _weight(norm: HeadNorm | None) -> int | None:

@@ -8,6 +8,7 @@ most weights; since 6.1 it also moves what is there (``MADV_COLLAPSE``).
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
 from collections.abc import Iterable
@@ -53,9 +54,15 @@ def use_huge_pages(pages: Iterable[int]) -> threading.Thread | None:
 
 
 def _collapse(addresses: list[int]) -> None:
-    """Move page by page, so that nobody waits for long. What cannot be moved, or has gone, stays as it is."""
+    """Move page by page, so that nobody waits for long. What cannot be moved, or has gone, stays as it is.
+
+    So does what has holes, as they would be filled.
+    """
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    is_there = (ctypes.c_ubyte * (_SIZE // mmap.PAGESIZE))()
     for address in addresses:
-        madvise(address, _SIZE, _COLLAPSE)
+        if libc.mincore(address, _SIZE, is_there) == 0 and all(each & 1 for each in is_there):
+            libc.madvise(address, _SIZE, _COLLAPSE)

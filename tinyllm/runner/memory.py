@@ -72,13 +72,19 @@ def keep_freed_memory() -> None:
     """Have glibc keep up to 256 MB that was freed, rather than give it back and map it anew in every step.
 
     Filling memory that is new to the process costs up to nine times more than filling it again. Call it when
-    the weights are loaded. Other C libraries are left alone.
+    the weights are loaded; the holes that they left are given back. Other C libraries are left alone.
     """
+    _call("malloc_trim", 0)
     _mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
     _mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
 def _mallopt(option: int, value: int) -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(option, value)
+    _call("mallopt", option, value)
+
+
+def _call(name: str, *values: int) -> None:
+    """Call a function of glibc; nothing where there is none."""
+    function = getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
+    if function is not None:
+        function(*values)
