@@ -17,10 +17,11 @@ from tinyllm.artifacts.model import ModelConfig
 from tinyllm.attention.metadata import AttentionMetadata
 from tinyllm.attention.paged import PagedAttention
 from tinyllm.attention.reference import ReferenceBackend
+from tinyllm.engine.executor import KERNELS
 from tinyllm.models import torch_shim
 from tinyllm.models.layers import DecoderLayer
 from tinyllm.models.linear import can_pack
-from tinyllm.models.native_decoder import NativeDecoder
+from tinyllm.models.native_decoder import NativeDecoder, _product_rows
 from tinyllm.native.library import NativeUnavailableError
 
 
@@ -181,3 +182,27 @@ asyncio.run(main())
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_rows_beyond_the_tokens_hold_goes_nowhere() -> None:
+    """Products are computed for few different numbers of rows; the last ones are of some step before."""
+    results = []
+    for stale in (0.0, float("nan"), float("inf")):
+        model = random_model(CONFIGS["llama"], backend=make_backend())
+        assert model.native is not None
+        model.native._reserve(64)
+        for workspace in model.native._workspaces:
+            workspace.fill_(stale)
+        batch = Batch(model, [random_ids(model.config, 17)], block_size=16)
+        batch.step({0: 17})
+        (sequence,) = batch.sequences
+        results.append([sequence.hidden, model.compute_logits(sequence.hidden)])
+    for others in results[1:]:
+        assert all(map(torch.equal, results[0], others))
+
+
+def test_products_have_few_different_numbers_of_rows() -> None:
+    rows = {number: _product_rows(number) for number in range(1, 513)}
+    assert all(number <= padded <= max(2, number * 9 / 8) for number, padded in rows.items())
+    assert len(set(rows.values())) <= 64
+    assert len({rows[number] for number in range(1, 33)}) * 5 <= int(KERNELS), "of every number of answers"
