@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     const torch_api *torch;
     const layer *layers;
-    int64_t num_layers, num_tokens, product_rows; /* product_rows: num_tokens, but at least two */
+    int64_t num_layers, num_tokens, product_rows; /* product_rows: num_tokens or a few more */
     int64_t hidden_size, intermediate_size;
     const int64_t *token_ids, *positions, *slots; /* [num_tokens] */
     const void *embedding;                        /* [vocab_size, hidden_size] */

@@ -65,7 +65,7 @@ def return_freed_memory() -> None:
 
     Call it before weights are loaded: what they were packed from would leave holes, a tenth of their size.
     """
-    _mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM)
+    _call("mallopt", _M_MMAP_THRESHOLD, _MAPPED_FROM)
 
 
 def keep_freed_memory() -> None:
@@ -75,12 +75,8 @@ def keep_freed_memory() -> None:
     the weights are loaded; the holes that they left are given back. Other C libraries are left alone.
     """
     _call("malloc_trim", 0)
-    _mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
-    _mallopt(_M_TRIM_THRESHOLD, _KEPT)
-
-
-def _mallopt(option: int, value: int) -> None:
-    _call("mallopt", option, value)
+    _call("mallopt", _M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
+    _call("mallopt", _M_TRIM_THRESHOLD, _KEPT)
 
 
 def _call(name: str, *values: int) -> None:
