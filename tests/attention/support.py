@@ -37,6 +37,7 @@ def assert_is_exact(
 ) -> None:
     """Run sequences with some tokens stored by an earlier step, and some new; compare with `exact`."""
     torch.manual_seed(seed)
+    scale = 2.4 * spec.head_dim**-0.5  # scores of one size, whatever that of a head
     totals = [old + new for old, new in lengths]
     blocks = list(range(sum(-(-total // spec.block_size) for total in totals) + 2))
     random.Random(seed).shuffle(blocks)
@@ -53,13 +54,13 @@ def assert_is_exact(
         starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
         metadata = backend.build_metadata(spec, starts, [end[i] for i in ran], [tables[i] for i in ran])
         new_q, new_k, new_v = (torch.cat([x[i][first[i] : end[i]] for i in ran]) for x in (q, k, v))
-        return torch.split(backend.forward(new_q, new_k, new_v, cache, metadata, 0.3), counts)
+        return torch.split(backend.forward(new_q, new_k, new_v, cache, metadata, scale), counts)
 
     old = [old for old, _ in lengths]
     if any(old):
         step([0] * len(totals), old)
     for i, result in enumerate(step(old, totals)):
         stored_k, stored_v = k[i].to(spec.dtype), v[i].to(spec.dtype)
-        expected = exact(q[i][old[i] :], stored_k, stored_v, old[i], 0.3)
+        expected = exact(q[i][old[i] :], stored_k, stored_v, old[i], scale)
         assert result.dtype == dtype
         torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)

@@ -60,7 +60,6 @@ def test_the_machine_is_measured(report: dict[str, Any]) -> None:
     assert 1e8 < calibration["bytes_per_second"] < 1e13
     assert 1e8 < calibration["flops"] < 1e15
     assert list(calibration["product_seconds"]) == ["1", "4", "8", "16", "32"]
-    assert 0 < calibration["unpadded_seconds"] < 10 * calibration["product_seconds"]["1"]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,11 +16,10 @@ from tinyllm.artifacts.model import ModelConfig
 from tinyllm.attention.metadata import AttentionMetadata
 from tinyllm.attention.paged import PagedAttention
 from tinyllm.attention.reference import ReferenceBackend
-from tinyllm.engine.executor import KERNELS
-from tinyllm.models import torch_shim
+from tinyllm.models import onednn
 from tinyllm.models.layers import DecoderLayer
 from tinyllm.models.linear import can_pack
-from tinyllm.models.native_decoder import NativeDecoder, _product_rows
+from tinyllm.models.native_decoder import NativeDecoder
 from tinyllm.native.library import NativeUnavailableError
 
 
@@ -74,7 +72,7 @@ def test_only_where_every_operator_is_native(monkeypatch: pytest.MonkeyPatch) ->
     make_backend()
     assert random_model(CONFIGS["llama"], backend=ReferenceBackend()).native is None
     assert random_model(CONFIGS["llama"], torch.float64, ReferenceBackend()).native is None
-    monkeypatch.setitem(torch_shim._FUNCTIONS, "linear", "no_such_function")
+    monkeypatch.setitem(onednn._BRGEMM, torch.float32, "no_such_function")
     assert random_model(CONFIGS["llama"], backend=make_backend()).native is None
 
 
@@ -139,24 +137,26 @@ def test_the_caches_of_now_are_used() -> None:
             model(one, zero, caches[:1], metadata)
 
 
-def test_weights_are_given_back() -> None:
-    model = random_model(CONFIGS["llama"], backend=make_backend())
-    assert model.native is not None
-    weight: Any = cast(DecoderLayer, model.model.layers[0]).mlp.down_proj.weight
-    held = weight._use_count()
-    model.native = None
-    gc.collect()
-    assert weight._use_count() == held - 1
-
-
-def test_make_says_none_for_unpacked_layers() -> None:
+def test_make_says_none_for_layers_that_are_multiplied_otherwise() -> None:
     model = random_model(CONFIGS["llama"], backend=make_backend())
     layer = cast(DecoderLayer, model.model.layers[0])
-    layer.self_attn.o_proj.is_packed = False
+    layer.self_attn.o_proj.onednn = None
     assert (
         NativeDecoder.make(model.model.embed_tokens, [layer], model.model.norm, model.lm_head, model.rotary)
         is None
     )
+
+
+def test_switching_onednn_off_is_an_error_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(CONFIGS["llama"], backend=make_backend())
+    batch = Batch(model, [random_ids(model.config, 2, seed=1)], block_size=16)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "enabled", False)
+        with pytest.raises(RuntimeError, match="switched off"):
+            batch.step({0: 2})
+        with pytest.raises(RuntimeError, match="switched off"):
+            model.compute_logits(torch.zeros(1, 60))
+    batch.step({0: 2})
 
 
 @pytest.mark.weights
@@ -184,8 +184,9 @@ asyncio.run(main())
     assert done.returncode == 0, done.stderr
 
 
-def test_what_rows_beyond_the_tokens_hold_goes_nowhere() -> None:
-    """Products are computed for few different numbers of rows; the last ones are of some step before."""
+@pytest.mark.parametrize("num_tokens", [1, 2, 17])
+def test_what_rows_beyond_the_tokens_hold_goes_nowhere(num_tokens: int) -> None:
+    """A single row is multiplied with the one behind it, which is of some step before."""
     results = []
     for stale in (0.0, float("nan"), float("inf")):
         model = random_model(CONFIGS["llama"], backend=make_backend())
@@ -193,16 +194,9 @@ def test_what_rows_beyond_the_tokens_hold_goes_nowhere() -> None:
         model.native._reserve(64)
         for workspace in model.native._workspaces:
             workspace.fill_(stale)
-        batch = Batch(model, [random_ids(model.config, 17, seed=17)], block_size=16)
-        batch.step({0: 17})
+        batch = Batch(model, [random_ids(model.config, num_tokens, seed=17)], block_size=16)
+        batch.step({0: num_tokens})
         (sequence,) = batch.sequences
         results.append([sequence.hidden, model.compute_logits(sequence.hidden)])
     for others in results[1:]:
         assert all(map(torch.equal, results[0], others))
-
-
-def test_products_have_few_different_numbers_of_rows() -> None:
-    rows = {number: _product_rows(number) for number in range(1, 513)}
-    assert all(number <= padded <= max(2, number * 9 / 8) for number, padded in rows.items())
-    assert len(set(rows.values())) <= 64
-    assert len({rows[number] for number in range(1, 33)}) * 5 <= int(KERNELS), "of every number of answers"

@@ -15,9 +15,8 @@ from typing import Any, Final, TypeVar
 import torch
 
 from tinyllm.bench.limit import Machine, ModelShape
-from tinyllm.models.linear import Linear
-from tinyllm.models.torch_shim import LinearHandle, TorchShim
-from tinyllm.native.library import NativeUnavailableError, load_library
+from tinyllm.models.linear import Linear, LinearArgs
+from tinyllm.native.library import load_library
 
 __all__ = ["Calibration", "CalibrationResult"]
 
@@ -37,17 +36,11 @@ class CalibrationResult:
 
     machine: Machine
     product_seconds: dict[int, float] = field(default_factory=dict)
-    unpadded_seconds: float | None = None
-    """Of one row that is not computed as two, which tells what independent rows cost (models/linear.py); None
-    where that is not measured: without packed weights or the C kernels."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON."""
         seconds = {str(rows): value for rows, value in self.product_seconds.items()}
-        return asdict(self.machine) | {
-            "product_seconds": seconds,
-            "unpadded_seconds": self.unpadded_seconds,
-        }
+        return asdict(self.machine) | {"product_seconds": seconds}
 
 
 class Calibration:
@@ -82,8 +75,7 @@ class Calibration:
         """Return the machine, and `products` for each of `ROWS`."""
         machine = await self.machine()
         products = {rows: await self.products(rows) for rows in ROWS}
-        unpadded = await self._run(self._unpadded)
-        return CalibrationResult(machine, products, unpadded)
+        return CalibrationResult(machine, products)
 
     async def canary(self) -> float:
         """Return the seconds of a fixed computation of about 50 ms: more than usual means a disturbance."""
@@ -105,10 +97,6 @@ class Calibration:
         inputs = self._inputs(rows)
         step = _native_products(self._layers, inputs) or partial(_products_one_by_one, self._layers, inputs)
         return _median(step, repeats)
-
-    def _unpadded(self) -> float | None:
-        step = _native_products(self._layers, self._inputs(1))
-        return None if step is None else _median(step, 5)
 
     def _inputs(self, rows: int) -> dict[int, torch.Tensor]:
         """Return an input for each number of columns; the first call makes the matrices."""
@@ -140,20 +128,25 @@ def _native_products(
     layers: Sequence[tuple[Linear, int]], inputs: Mapping[int, torch.Tensor]
 ) -> Callable[[], object] | None:
     """Return a function that multiplies by all layers in one call to C; None where there is none."""
-    if not all(linear.is_packed for linear, _ in layers):
+    onednn = layers[0][0].onednn
+    if onednn is None or any(linear.onednn is None for linear, _ in layers):
         return None
-    try:
-        function, shim = load_library().tinyllm_multiply_all, TorchShim(layers[0][0].weight.dtype)
-    except (NativeUnavailableError, OSError, AttributeError):
-        return None
-    function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    linears = (LinearHandle * len(layers))(*(shim.linear(linear) for linear, _ in layers))
-    handles = {columns: shim.handle(tensor) for columns, tensor in inputs.items()}
-    xs = (ctypes.c_void_p * len(layers))(*(handles[columns] for _, columns in layers))
+    function = load_library().tinyllm_multiply_all
+    linears = (LinearArgs * len(layers))(*(linear.args() for linear, _ in layers))
+    xs = (ctypes.c_void_p * len(layers))(*(inputs[columns].data_ptr() for _, columns in layers))
+    rows = len(next(iter(inputs.values())))
+    out = torch.empty(rows, max(linear.out_features for linear, _ in layers), dtype=layers[0][0].dtype)
 
     def step() -> None:
-        if function(ctypes.addressof(shim.api), linears, xs, len(layers)):
-            raise RuntimeError("a matrix product failed inside PyTorch")
+        function(
+            ctypes.byref(onednn),
+            linears,
+            xs,
+            ctypes.c_int64(len(layers)),
+            ctypes.c_int64(rows),
+            ctypes.c_void_p(out.data_ptr()),
+            ctypes.c_int32(torch.get_num_threads()),
+        )
 
     return step
 

@@ -132,8 +132,6 @@ def _ms(seconds: float) -> str:
 
 
 def _products(calibration: dict[str, Any]) -> str:
-    products = ", ".join(
+    return ", ".join(
         f"{rows}: {seconds * 1e3:.1f}" for rows, seconds in calibration["product_seconds"].items()
     )
-    alone = calibration["unpadded_seconds"]
-    return products if alone is None else f"{products} (1 is computed as 2; as 1: {alone * 1e3:.1f})"

@@ -239,7 +239,7 @@ def _bound_spinning() -> None:
 def _bound_kernels() -> None:
     """Have oneDNN keep fewer of the kernels that it makes.
 
-    It makes about five for every number of rows that a step computes, each about half a megabyte, and would
+    Without the C kernels it makes about five for every number of rows, each about half a megabyte, and would
     keep a thousand. These are enough for every number of answers that are generated at once.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import torch
@@ -16,10 +15,10 @@ import torch
 from tinyllm.attention.metadata import AttentionMetadata
 from tinyllm.attention.paged import AttentionArgs, PagedAttention, PagedMetadata, attention_args
 from tinyllm.models.layers import DecoderLayer, Embedding, HeadNorm, RMSNorm
-from tinyllm.models.linear import Linear
+from tinyllm.models.linear import Linear, LinearArgs
+from tinyllm.models.onednn import OneDNN
 from tinyllm.models.operators import NativeOperators
 from tinyllm.models.rope import RotaryEmbedding
-from tinyllm.models.torch_shim import LinearHandle, TorchAPI, TorchShim
 from tinyllm.native.library import load_library
 
 __all__ = ["NativeDecoder"]
@@ -29,10 +28,10 @@ Pointer, Int64, Int32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        ("qkv", LinearHandle),
-        ("o", LinearHandle),
-        ("gate_up", LinearHandle),
-        ("down", LinearHandle),
+        ("qkv", LinearArgs),
+        ("o", LinearArgs),
+        ("gate_up", LinearArgs),
+        ("down", LinearArgs),
         ("input_norm", Pointer),
         ("post_attention_norm", Pointer),
         ("q_norm", Pointer),
@@ -44,11 +43,10 @@ class _Layer(ctypes.Structure):
 
 class _DecodeArgs(ctypes.Structure):
     _fields_ = (
-        ("torch", ctypes.POINTER(TorchAPI)),
+        ("products", OneDNN),
         ("layers", Pointer),
         ("num_layers", Int64),
         ("num_tokens", Int64),
-        ("product_rows", Int64),
         ("hidden_size", Int64),
         ("intermediate_size", Int64),
         ("token_ids", Pointer),
@@ -61,16 +59,15 @@ class _DecodeArgs(ctypes.Structure):
         ("num_positions", Int64),
         ("residual", Pointer),
         ("normed", Pointer),
+        ("qkv", Pointer),
         ("attended", Pointer),
+        ("gate_up", Pointer),
         ("activated", Pointer),
         ("final_norm", Pointer),
         ("out", Pointer),
         ("eps", ctypes.c_float),
         ("attention", AttentionArgs),
     )
-
-
-OUT_OF_RANGE: Final = -1
 
 
 class NativeDecoder:
@@ -83,25 +80,22 @@ class NativeDecoder:
         norm: RMSNorm,
         head: Linear,
         rotary: RotaryEmbedding,
+        onednn: OneDNN,
     ) -> None:
-        """Raises `OSError` or `AttributeError` where PyTorch has no such interface."""
-        self._dtype = norm.weight.dtype
-        self._shim = TorchShim(self._dtype)
-        self._decode = load_library().tinyllm_decode
-        self._logits = load_library().tinyllm_logits
-        self._logits.argtypes = (Pointer,) * 3 + (Int64,) * 4 + (Pointer, Int32, Int32)
-        self._logits.restype = Int32
+        library = load_library()
+        self._decode, self._multiply = library.tinyllm_decode, library.tinyllm_multiply
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_DecodeArgs),), Int32
         self._owners = (embedding, layers, norm, head)  # whose memory C reads
-        self._rotary, self._head = rotary, self._shim.linear(head)
-        self._layers = (_Layer * len(layers))(*map(self._layer, layers))
+        self._dtype, self._onednn = norm.weight.dtype, onednn
+        self._rotary, self._head = rotary, head.args()
+        self._layers = (_Layer * len(layers))(*map(_layer, layers))
         attention = layers[0].self_attn
         self._num_heads, self._num_kv_heads = attention.num_heads, attention.num_kv_heads
         self._head_dim = attention.head_dim
         vocab_size, hidden_size = embedding.weight.shape
         intermediate_size = layers[0].mlp.gate_up_proj.out_features // 2
         self._args = _DecodeArgs(
-            torch=ctypes.pointer(self._shim.api),
+            products=onednn,
             layers=ctypes.addressof(self._layers),
             num_layers=len(layers),
             hidden_size=hidden_size,
@@ -114,7 +108,9 @@ class NativeDecoder:
         self._widths = {
             "residual": hidden_size,
             "normed": hidden_size,
+            "qkv": attention.qkv_proj.out_features,
             "attended": self._num_heads * self._head_dim,
+            "gate_up": 2 * intermediate_size,
             "activated": intermediate_size,
         }
         self._workspaces: list[torch.Tensor] = []
@@ -129,17 +125,16 @@ class NativeDecoder:
         head: Linear,
         rotary: RotaryEmbedding,
     ) -> NativeDecoder | None:
-        """Return a decoder for layers whose every operator is native or packed; None if any is not."""
+        """Return a decoder for layers whose every operator is native; None if any is not."""
         linears = [module for layer in layers for module in layer.modules() if isinstance(module, Linear)]
-        linears.append(head)
-        if not isinstance(norm.operators, NativeOperators) or not all(each.is_packed for each in linears):
+        onednn = head.onednn
+        if onednn is None or any(each.onednn is None for each in linears):
+            return None
+        if not isinstance(norm.operators, NativeOperators):
             return None
         if not all(isinstance(layer.self_attn.backend, PagedAttention) for layer in layers):
             return None
-        try:
-            return cls(embedding, layers, norm, head, rotary)
-        except (OSError, AttributeError):  # this PyTorch has no such interface
-            return None
+        return cls(embedding, layers, norm, head, rotary, onednn)
 
     def __call__(
         self,
@@ -160,10 +155,11 @@ class NativeDecoder:
                 raise ValueError("token_ids and positions must be contiguous int64")
         if not len(token_ids) == len(positions) == len(metadata.slot_mapping) == metadata.query_start_loc[-1]:
             raise ValueError("token_ids, positions and metadata are of different numbers of tokens")
+        self._onednn.check()
         num_tokens, args = len(token_ids), self._args
         self._bind(kv_caches)
-        args.num_tokens, args.product_rows = num_tokens, _product_rows(num_tokens)
-        self._reserve(args.product_rows)
+        args.num_tokens = num_tokens
+        self._reserve(num_tokens)
         self._rotary.reserve(max(metadata.seq_lens))
         args.cos, args.sin = self._rotary.cos.data_ptr(), self._rotary.sin.data_ptr()
         args.num_positions = len(self._rotary.cos)
@@ -180,37 +176,28 @@ class NativeDecoder:
             self._dtype,
             self._head_dim**-0.5,
         )
-        failed = self._decode(ctypes.byref(args))
-        if failed == OUT_OF_RANGE:
+        if self._decode(ctypes.byref(args)):
             raise IndexError("a token id or position is out of range")
-        if failed:
-            raise RuntimeError("a matrix product failed inside PyTorch")
         return torch.from_numpy(out).view(self._dtype).view(num_tokens, -1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.compute_logits`."""
+        self._onednn.check()
         num_rows, args = len(hidden), self._args
         if hidden.dtype != self._dtype or hidden.shape[1] != args.hidden_size:
             raise ValueError(f"hidden must be {self._dtype} with {args.hidden_size} columns")
-        product_rows = _product_rows(num_rows)
-        self._reserve(product_rows)
-        hidden = hidden.contiguous()
-        ctypes.memmove(args.normed, hidden.data_ptr(), hidden.nbytes)
+        self._reserve(num_rows)
+        ctypes.memmove(args.normed, hidden.contiguous().data_ptr(), hidden.nbytes)
         out = np.empty((num_rows, args.vocab_size), dtype=np.float32)
-        failed = self._logits(
-            ctypes.addressof(self._shim.api),
-            ctypes.addressof(self._head),
-            args.normed,
-            num_rows,
-            product_rows,
-            args.hidden_size,
-            args.vocab_size,
-            out.ctypes.data,
-            self._dtype == torch.bfloat16,
-            torch.get_num_threads(),
+        self._multiply(
+            ctypes.byref(self._onednn),
+            ctypes.byref(self._head),
+            Pointer(args.normed),
+            Int64(num_rows),
+            Pointer(out.ctypes.data),
+            Int32(True),
+            Int32(torch.get_num_threads()),
         )
-        if failed:
-            raise RuntimeError("a matrix product failed inside PyTorch")
         return torch.from_numpy(out)
 
     def _bind(self, kv_caches: list[torch.Tensor]) -> None:
@@ -223,35 +210,26 @@ class NativeDecoder:
         """Have workspaces for so many rows, which later steps use again."""
         if num_rows <= self._capacity:
             return
-        self._capacity = num_rows
+        self._capacity = max(2, num_rows)  # of a single row the kernel reads two
         self._workspaces = [
             torch.zeros(self._capacity, width, dtype=self._dtype) for width in self._widths.values()
         ]
         for name, workspace in zip(self._widths, self._workspaces, strict=True):
             setattr(self._args, name, workspace.data_ptr())
 
-    def _layer(self, layer: DecoderLayer) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        return _Layer(
-            qkv=self._shim.linear(attention.qkv_proj),
-            o=self._shim.linear(attention.o_proj),
-            gate_up=self._shim.linear(mlp.gate_up_proj),
-            down=self._shim.linear(mlp.down_proj),
-            input_norm=layer.input_layernorm.weight.data_ptr(),
-            post_attention_norm=layer.post_attention_layernorm.weight.data_ptr(),
-            q_norm=_weight(attention.q_norm),
-            k_norm=_weight(attention.k_norm),
-        )
 
-
-def _product_rows(num_tokens: int) -> int:
-    """Return how many rows products are computed for, so that the token's own do not depend on their number.
-
-    At least two: see models/linear.py. And up to an eighth more, at most 15, as oneDNN makes kernels for each
-    number of rows, which takes milliseconds and megabytes. What these rows hold goes nowhere.
-    """
-    multiple = min(16, 1 << max(0, num_tokens.bit_length() - 4))
-    return max(2, -(-num_tokens // multiple) * multiple)
+def _layer(layer: DecoderLayer) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        qkv=attention.qkv_proj.args(),
+        o=attention.o_proj.args(),
+        gate_up=mlp.gate_up_proj.args(),
+        down=mlp.down_proj.args(),
+        input_norm=layer.input_layernorm.weight.data_ptr(),
+        post_attention_norm=layer.post_attention_layernorm.weight.data_ptr(),
+        q_norm=_weight(attention.q_norm),
+        k_norm=_weight(attention.k_norm),
+    )
 
 
 def _weight(norm: HeadNorm | None) -> int | None:

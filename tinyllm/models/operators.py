@@ -108,6 +108,27 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 Pointer, Int64, Int32, Float = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
 
+class _RotateArgs(ctypes.Structure):
+    """``rotate_args`` of ``native/kernels.h``."""
+
+    _fields_ = (
+        ("heads", Pointer),
+        ("q_weight", Pointer),
+        ("k_weight", Pointer),
+        ("cos", Pointer),
+        ("sin", Pointer),
+        ("positions", Pointer),
+        ("tokens", Int64),
+        ("stride", Int64),
+        ("num_q", Int64),
+        ("num_k", Int64),
+        ("dim", Int64),
+        ("eps", Float),
+        ("bf16", Int32),
+        ("num_threads", Int32),
+    )
+
+
 class NativeOperators:
     """The kernels of ``native/elementwise.c``, for float32 and bfloat16 on the CPU.
 
@@ -122,7 +143,7 @@ class NativeOperators:
         self._silu_and_mul = library.tinyllm_silu_and_mul
         self._silu_and_mul.argtypes = (Pointer, Pointer, Int64, Int64, Int32, Int32)
         self._norm_rotate = library.tinyllm_norm_rotate
-        self._norm_rotate.argtypes = (Pointer,) * 6 + (Int64,) * 5 + (Float, Int32, Int32)
+        self._norm_rotate.argtypes = (ctypes.POINTER(_RotateArgs),)
         for function in (self._add_rms_norm, self._silu_and_mul, self._norm_rotate):
             function.restype = None
 
@@ -166,22 +187,22 @@ class NativeOperators:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Operators`. Works in place."""
         cos, sin = rotary
-        self._norm_rotate(
-            heads.data_ptr(),
-            None if q_weight is None else q_weight.data_ptr(),
-            None if k_weight is None else k_weight.data_ptr(),
-            cos.data_ptr(),
-            sin.data_ptr(),
-            None,
-            heads.shape[0],
-            heads.stride(0),
-            num_heads,
-            num_kv_heads,
-            heads.shape[2],
-            eps,
-            self._bf16,
-            torch.get_num_threads(),
+        args = _RotateArgs(
+            heads=heads.data_ptr(),
+            q_weight=None if q_weight is None else q_weight.data_ptr(),
+            k_weight=None if k_weight is None else k_weight.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            tokens=heads.shape[0],
+            stride=heads.stride(0),
+            num_q=num_heads,
+            num_k=num_kv_heads,
+            dim=heads.shape[2],
+            eps=eps,
+            bf16=self._bf16,
+            num_threads=torch.get_num_threads(),
         )
+        self._norm_rotate(ctypes.byref(args))
         return heads[:, :num_heads], heads[:, num_heads : num_heads + num_kv_heads]
 
 

@@ -33,13 +33,19 @@ INLINE void add_rms_norm_row(const void *x, void *residual, const void *weight, 
 }
 
 /* residual += x (where x is given); out = residual / rms(residual) * weight. Rows of `dim` elements. */
-void tinyllm_add_rms_norm(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
-                          float eps, int32_t bf16, int32_t num_threads) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > ONE_THREAD)
+void add_rms_norm_shared(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
+                         float eps, int bf16) {
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         if (bf16) add_rms_norm_row(x, residual, weight, out, row * dim, dim, eps, 1);
         else add_rms_norm_row(x, residual, weight, out, row * dim, dim, eps, 0);
     }
+}
+
+void tinyllm_add_rms_norm(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
+                          float eps, int32_t bf16, int32_t num_threads) {
+#pragma omp parallel num_threads(num_threads) if (rows * dim > ONE_THREAD)
+    add_rms_norm_shared(x, residual, weight, out, rows, dim, eps, bf16);
 }
 
 INLINE void silu_and_mul_row(const void *gate_up, void *out, int64_t gate, int64_t to, int64_t dim, int bf16) {
@@ -57,13 +63,18 @@ INLINE void silu_and_mul_row(const void *gate_up, void *out, int64_t gate, int64
 }
 
 /* out = silu(gate) * up, for rows [gate | up] of 2 * dim elements. */
-void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t dim, int32_t bf16,
-                          int32_t num_threads) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows * dim > ONE_THREAD)
+void silu_and_mul_shared(const void *gate_up, void *out, int64_t rows, int64_t dim, int bf16) {
+#pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         if (bf16) silu_and_mul_row(gate_up, out, row * 2 * dim, row * dim, dim, 1);
         else silu_and_mul_row(gate_up, out, row * 2 * dim, row * dim, dim, 0);
     }
+}
+
+void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t dim, int32_t bf16,
+                          int32_t num_threads) {
+#pragma omp parallel num_threads(num_threads) if (rows * dim > ONE_THREAD)
+    silu_and_mul_shared(gate_up, out, rows, dim, bf16);
 }
 
 INLINE float sum_of_squares(const float *x, int64_t n) {
@@ -96,22 +107,23 @@ INLINE void norm_rotate_head(void *head, const void *weight, const void *cos, co
     }
 }
 
-/* Normalise (where weights are given) and rotate each head of q and k in place. A token's row is its q heads, its
- * k heads, and more that is left alone. cos and sin are tables of rows of dim / 2; token t uses row positions[t], or
- * row t without positions. Pairs are (i, i + dim / 2). */
-void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight, const void *cos, const void *sin,
-                         const int64_t *positions, int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k,
-                         int64_t dim, float eps, int32_t bf16, int32_t num_threads) {
-    int64_t size = bf16 ? 2 : 4;
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (tokens * (num_q + num_k) * dim > ONE_THREAD)
-    for (int64_t t = 0; t < tokens; t++) {
-        int64_t angle = (positions ? positions[t] : t) * (dim / 2) * size;
-        const char *c = (const char *)cos + angle, *s = (const char *)sin + angle;
-        for (int64_t h = 0; h < num_q + num_k; h++) {
-            char *head = (char *)heads + (t * stride + h * dim) * size;
-            const void *weight = h < num_q ? q_weight : k_weight;
-            if (bf16) norm_rotate_head(head, weight, c, s, dim, eps, 1);
-            else norm_rotate_head(head, weight, c, s, dim, eps, 0);
+/* Each head of q and k. Pairs are (i, i + dim / 2). */
+void norm_rotate_shared(const rotate_args *r) {
+    int64_t size = r->bf16 ? 2 : 4;
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < r->tokens; t++) {
+        int64_t angle = (r->positions ? r->positions[t] : t) * (r->dim / 2) * size;
+        const char *c = (const char *)r->cos + angle, *s = (const char *)r->sin + angle;
+        for (int64_t h = 0; h < r->num_q + r->num_k; h++) {
+            char *head = (char *)r->heads + (t * r->stride + h * r->dim) * size;
+            const void *weight = h < r->num_q ? r->q_weight : r->k_weight;
+            if (r->bf16) norm_rotate_head(head, weight, c, s, r->dim, r->eps, 1);
+            else norm_rotate_head(head, weight, c, s, r->dim, r->eps, 0);
         }
     }
+}
+
+void tinyllm_norm_rotate(const rotate_args *r) {
+#pragma omp parallel num_threads(r->num_threads) if (r->tokens * (r->num_q + r->num_k) * r->dim > ONE_THREAD)
+    norm_rotate_shared(r);
 }

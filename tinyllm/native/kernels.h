@@ -4,21 +4,20 @@
 
 #include <stdint.h>
 
-typedef void *tensor; /* AtenTensorHandle */
-
-/* PyTorch's C interface (torch/csrc/inductor/aoti_torch/c/shim.h), found at run time. Each returns 0 if it worked. */
+/* oneDNN's product of a block, as PyTorch offers it (at::native::cpublas::brgemm): c = a b, of m rows, n columns and k
+ * summands. The rows of a, b and c are so many elements apart; with `pairs` two rows of b are one, of pairs. What a
+ * thread has configured for it ends with `release`. */
 typedef struct {
-    int32_t (*linear)(tensor x, tensor weight, tensor *bias, const char *post_op, const double **scalars,
-                      int64_t num_scalars, const char **algorithm, tensor *out);
-    int32_t (*from_blob)(void *data, int64_t num_dims, const int64_t *sizes, const int64_t *strides, int64_t offset,
-                         int32_t dtype, int32_t device_type, int32_t device_index, tensor *out);
-    int32_t (*data_pointer)(tensor t, void **out);
-    int32_t (*release)(tensor t);
-    int32_t dtype, device_type;
-} torch_api;
+    void (*brgemm)(int64_t m, int64_t n, int64_t k, int64_t a_stride, int64_t b_stride, int64_t c_stride, _Bool add,
+                   const void *a, const void *b, float *c, _Bool pairs);
+    void (*release)(_Bool pairs);
+    int32_t bf16;
+} onednn;
 
 typedef struct {
-    tensor weight, bias; /* packed weight; bias or NULL */
+    const void *weight; /* [out / 48 rounded up, in, 48], two inputs of a column side by side in bfloat16 */
+    const void *bias;   /* [out] or NULL */
+    int64_t in, out;
 } linear;
 
 /* Attention with each query row over the tokens up to its own: see paged_attention.c. */
@@ -35,7 +34,15 @@ typedef struct {
     int32_t q_bf16, kv_bf16, num_threads;
 } attention_args;
 
-void tinyllm_attend(const attention_args *a);
+/* Functions that end in `shared` are called by all threads of a parallel region, each of which does its share, and
+ * return when all have done it. */
+
+typedef enum { STORE, ADD, AS_FLOATS } form; /* as the input's type; added to what is there; as float */
+
+void multiply_shared(const onednn *with, const linear *by, const void *x, int64_t rows, void *out, form as);
+
+/* `taken` is 0 before, and after the next function that all threads have returned from. */
+void attend_shared(const attention_args *a, int64_t *taken);
 
 /* Store keys and values where `slots` say, turning keys on the way into the cache's layout. */
 typedef struct {
@@ -46,19 +53,24 @@ typedef struct {
     int32_t in_bf16, kv_bf16, num_threads;
 } store_args;
 
-void tinyllm_store_kv(const store_args *s);
+void store_kv_shared(const store_args *s);
 
-void tinyllm_add_rms_norm(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
-                          float eps, int32_t bf16, int32_t num_threads);
+void add_rms_norm_shared(const void *x, void *residual, const void *weight, void *out, int64_t rows, int64_t dim,
+                         float eps, int bf16);
 
-void tinyllm_silu_and_mul(const void *gate_up, void *out, int64_t rows, int64_t dim, int32_t bf16,
-                          int32_t num_threads);
+void silu_and_mul_shared(const void *gate_up, void *out, int64_t rows, int64_t dim, int bf16);
 
-void tinyllm_norm_rotate(void *heads, const void *q_weight, const void *k_weight, const void *cos, const void *sin,
-                         const int64_t *positions, int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k,
-                         int64_t dim, float eps, int32_t bf16, int32_t num_threads);
+/* Normalise (where weights are given) and rotate heads of q and k in place. */
+typedef struct {
+    void *heads; /* rows of `stride` elements: q heads, k heads, and more that is left alone */
+    const void *q_weight, *k_weight; /* [dim] or NULL */
+    const void *cos, *sin;           /* tables of rows of dim / 2 */
+    const int64_t *positions;        /* the row of each token, or NULL: its own number */
+    int64_t tokens, stride, num_q, num_k, dim;
+    float eps;
+    int32_t bf16, num_threads;
+} rotate_args;
 
-void tinyllm_largest(const float *logits, int64_t rows, int64_t columns, int64_t stride, float *values,
-                     int64_t *indices, int32_t num_threads);
+void norm_rotate_shared(const rotate_args *r);
 
 #endif

@@ -25,7 +25,7 @@ from tinyllm.artifacts.cache import cache_directory, make_once
 
 __all__ = ["NativeUnavailableError", "build_library", "load_library"]
 
-SOURCES: Final = ("paged_attention.c", "elementwise.c", "decoder.c", "sampling.c")
+SOURCES: Final = ("products.c", "paged_attention.c", "elementwise.c", "decoder.c", "sampling.c")
 HEADERS: Final = ("common.h", "kernels.h")
 LIBRARY: Final = "kernels.so"
 FLAGS: Final = ("-std=gnu11", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")

@@ -299,30 +299,34 @@ static unit find_unit(const attention_args *a, int64_t task) {
     return u;
 }
 
-void tinyllm_attend(const attention_args *a) {
-    int64_t parts = a->tiles[a->num_tiles * 3 + 2], tasks = parts * a->num_kv_heads, taken = 0;
-#pragma omp parallel num_threads(a->num_threads) if (tasks > 1)
-    {
-        int64_t task = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
-        while (task < tasks) {
-            int64_t after = __atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED);
-            unit this = find_unit(a, task), next;
-            if (after < tasks) next = find_unit(a, after);
-            attend_part_of_any_shape(a, &this, after < tasks ? &next : NULL);
-            task = after;
-        }
-        if (parts > a->num_tiles) {
-#pragma omp barrier
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < a->num_tiles * a->num_kv_heads; i++) {
-                const int32_t *tile = a->tiles + i / a->num_kv_heads * 3;
-                int64_t count = tile[5] - tile[2];
-                if (count < 2) continue;
-                unit first = find_unit(a, tile[2] * a->num_kv_heads + i % a->num_kv_heads);
-                merge_parts(a, &first, count);
-            }
-        }
+void attend_shared(const attention_args *a, int64_t *taken) {
+    int64_t parts = a->tiles[a->num_tiles * 3 + 2], tasks = parts * a->num_kv_heads;
+    int64_t task = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
+    while (task < tasks) {
+        int64_t after = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
+        unit this = find_unit(a, task), next;
+        if (after < tasks) next = find_unit(a, after);
+        attend_part_of_any_shape(a, &this, after < tasks ? &next : NULL);
+        task = after;
     }
+#pragma omp barrier
+#pragma omp master
+    *taken = 0;
+    if (parts == a->num_tiles) return;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < a->num_tiles * a->num_kv_heads; i++) {
+        const int32_t *tile = a->tiles + i / a->num_kv_heads * 3;
+        int64_t count = tile[5] - tile[2];
+        if (count < 2) continue;
+        unit first = find_unit(a, tile[2] * a->num_kv_heads + i % a->num_kv_heads);
+        merge_parts(a, &first, count);
+    }
+}
+
+void tinyllm_attend(const attention_args *a) {
+    int64_t taken = 0;
+#pragma omp parallel num_threads(a->num_threads) if (a->tiles[a->num_tiles * 3 + 2] * a->num_kv_heads > 1)
+    attend_shared(a, &taken);
 }
 
 /* Store one head of one token, lane `lane` of a group that starts at element `base`. */
@@ -341,8 +345,8 @@ INLINE void store_head(const store_args *s, int64_t k, int64_t v, int64_t base, 
     }
 }
 
-void tinyllm_store_kv(const store_args *s) {
-#pragma omp parallel for schedule(static) num_threads(s->num_threads) if (s->num_tokens > 4)
+void store_kv_shared(const store_args *s) {
+#pragma omp for schedule(static)
     for (int64_t t = 0; t < s->num_tokens; t++) {
         int64_t block = s->slots[t] / s->block_size, inside = s->slots[t] % s->block_size;
         for (int64_t h = 0; h < s->num_kv_heads; h++) {
@@ -353,4 +357,9 @@ void tinyllm_store_kv(const store_args *s) {
             else store_head(s, k, v, base, lane, s->in_bf16, s->kv_bf16);
         }
     }
+}
+
+void tinyllm_store_kv(const store_args *s) {
+#pragma omp parallel num_threads(s->num_threads) if (s->num_tokens > 4)
+    store_kv_shared(s);
 }
