@@ -34,7 +34,7 @@ INLINE void finish_block(const float *sums, const linear *by, int64_t first, int
 void multiply_shared(const onednn *with, const linear *by, const void *x, int64_t rows, void *out, form as) {
     int64_t blocks = (by->out + BLOCK - 1) / BLOCK, groups = (rows + ROWS - 1) / ROWS, size = with->bf16 ? 2 : 4;
     float sums[ROWS * BLOCK] __attribute__((aligned(64)));
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic) /* threads are rarely equally fast: one of them shares its core with Python */
     for (int64_t task = 0; task < blocks * groups; task++) {
         int64_t first = task / groups * BLOCK, row = task % groups * ROWS;
         int64_t count = rows - row < ROWS ? rows - row : ROWS;
