@@ -3,9 +3,9 @@
     python -m benches.serving.crosscheck --model CHECKPOINT --vllm-python PYTHON [--rounds 5]
         [--streams 1 4 16 32]
 
-Both clients put the same kind of load on one ``tinyllm serve``, in turn: a closed loop of prompts of 128
-tokens, answers of 64. The prompts are drawn alike, but none twice, as the server has a cache. Writes JSON
-into ``benches/results/`` and prints the table.
+Both clients put the same kind of load on one ``tinyllm serve``, in turn, each first in every other round: a
+closed loop of prompts of 128 tokens, answers of 64. The prompts are drawn alike, but none twice, as the
+server has a cache. Writes JSON into ``benches/results/`` and prints the table.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tinyllm.bench.table import markdown_table
 from tinyllm.runner.device import default_num_threads
 
 PROMPT, ANSWER = 128, 64
-REQUESTS_PER_STREAM, LEAST_REQUESTS = 6, 24
+REQUESTS_PER_STREAM, LEAST_REQUESTS = 6, 48
 CONTEXT = 2048
 FIGURES = {
     "output tokens/s": ("output_throughput", "output_throughput"),
@@ -55,9 +56,15 @@ def main() -> None:
         for number in range(args.rounds):
             for streams in args.streams:
                 say(f"round {number}, {streams} streams")
-                ours = ask_ours(server, load_of(server, args.model, streams, seed=2 * number))
-                theirs = ask_vllm(server, load_of(server, args.model, streams, seed=2 * number + 1), args)
-                runs.append({"round": number, "streams": streams, "tinyllm": ours, "vllm": theirs})
+                ours = load_of(server, args.model, streams, seed=2 * number)
+                theirs = load_of(server, args.model, streams, seed=2 * number + 1)
+                clients: dict[str, Callable[[], dict[str, Any]]] = {
+                    "tinyllm": partial(ask_ours, server, ours),
+                    "vllm": partial(ask_vllm, server, theirs, args),
+                }
+                order = list(clients) if number % 2 else list(reversed(clients))
+                figures = {name: clients[name]() for name in order}
+                runs.append({"round": number, "streams": streams} | figures)
     finally:
         server.close()
     result = {"schema": 1, "kind": "crosscheck", "environment": environment(threads), "runs": runs}
